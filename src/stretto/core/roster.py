@@ -1,0 +1,72 @@
+"""Rosters: who trains, and which slices each computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from stretto.core.slices import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One worker of a roster. Its place in `Roster.members` is its rank."""
+
+    worker: str
+    agent: str
+    address: tuple[str, int]
+    """Where its rendezvous store listens; the first member's is the roster's."""
+    share: Span
+
+    def document(self) -> dict[str, Any]:
+        return {"worker": self.worker, "agent": self.agent, "address": list(self.address),
+                "slices": [self.share.low, self.share.high]}
+
+    @staticmethod
+    def read(document: dict[str, Any]) -> Member:
+        low, high = document["slices"]
+        host, port = document["address"]
+        return Member(document["worker"], document["agent"], (str(host), int(port)), Span(int(low), int(high)))
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """The numbered list of workers. A plan has a `base`; a rescue has a `tick` that all of its members stand at."""
+
+    number: int
+    members: tuple[Member, ...]
+    base: int = 0
+    """The roster in effect that this plan replaces; 0 for the first roster and for rescues."""
+    rescue: bool = False
+    tick: int | None = None
+    term: int = 0
+    cause: str = "start"
+    left: tuple[str, ...] = field(default=())
+    """Members of the base that this plan lets go."""
+
+    def rank(self, worker: str) -> int | None:
+        for place, member in enumerate(self.members):
+            if member.worker == worker:
+                return place
+        return None
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        return tuple(member.worker for member in self.members)
+
+    def document(self) -> dict[str, Any]:
+        return {"number": self.number, "members": [member.document() for member in self.members], "base": self.base,
+                "rescue": self.rescue, "tick": self.tick, "term": self.term, "cause": self.cause, "left": list(self.left)}
+
+    @staticmethod
+    def read(document: dict[str, Any]) -> Roster:
+        return Roster(
+            number=int(document["number"]),
+            members=tuple(Member.read(member) for member in document["members"]),
+            base=int(document["base"]),
+            rescue=bool(document["rescue"]),
+            tick=document["tick"],
+            term=int(document["term"]),
+            cause=str(document["cause"]),
+            left=tuple(document["left"]),
+        )
