@@ -1,0 +1,127 @@
+# `make` alone lists what there is. Every target sets itself up first: .venv is made once, and again when requirements change.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+# An activated environment elsewhere must not leak into this one.
+unexport PYTHONHOME PYTHONPATH
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+
+# How many pytest processes; the suite is made for two cores.
+JOBS ?= 2
+# Further arguments for pytest, for instance: make test ARGS='-k digest'
+ARGS ?=
+PYTEST := $(PY) -m pytest
+
+INSTALLED := $(VENV)/.installed
+PEERS := $(VENV)/.peers
+BENCHMARKS := overhead exchange rescale start checkpoint resume policies server sharing noise straggler autoscale hosts
+
+.PHONY: help setup test-deps web pins lint format test test-long demo experiments bench clean \
+        test-chaos test-sim test-durability test-hosts test-hosts-chaos test-fuzz test-server-chaos \
+        $(addprefix bench-,$(BENCHMARKS))
+
+help:
+	@awk 'BEGIN {FS = ":.*## "} \
+	     /^##@ / {printf "\n%s\n", substr($$0, 5)} \
+	     /^[a-z-]+:.*## / {printf "  %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+##@ Set up
+
+setup: $(INSTALLED)  ## make .venv with pinned requirements and this package in it
+
+$(INSTALLED): requirements/constraints.txt requirements/dev.txt pyproject.toml
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --constraint requirements/constraints.txt --requirement requirements/dev.txt
+	$(PY) -m pip install --quiet --constraint requirements/constraints.txt --no-build-isolation --editable '.[all]'
+	touch $@
+
+$(PEERS): requirements/peers.txt $(INSTALLED)
+	$(PY) -m pip install --quiet --constraint requirements/constraints.txt --requirement requirements/peers.txt
+	touch $@
+
+test-deps:  ## install what tests use beside Python: etcd, Chromium, sshd, PostgreSQL, iproute2, iptables (root)
+	.ci/deps
+
+web: setup  ## build the dashboard into the package
+	$(PY) web/build.py
+
+pins: $(PEERS)  ## write requirements/constraints.txt from what .venv has now
+	{ head -n 2 requirements/constraints.txt; \
+	  $(PY) -m pip freeze --exclude-editable | sed -e '/^#/d' -e 's/^\(torch==[^+]*\)+.*/\1/'; } > $(VENV)/pins.txt
+	mv $(VENV)/pins.txt requirements/constraints.txt
+
+##@ Check
+
+lint: setup  ## ruff, pyright, import-linter
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/pyright
+	$(VENV)/bin/lint-imports
+
+format: setup  ## let ruff fix what it can
+	$(VENV)/bin/ruff check --fix .
+
+test: setup  ## the suite: under 15 minutes on two cores; says what it skipped and why
+	$(PYTEST) -n $(JOBS) -m 'not hosts and not long' $(ARGS)
+
+test-long: setup  ## the tests that take half a minute and more
+	$(PYTEST) -n $(JOBS) -m 'long and not hosts' $(ARGS)
+
+test-chaos: setup  ## N=200 random schedules of real processes: joins, leaves, kills, freezes; one digest
+	STRETTO_CHAOS_RUNS=$(or $(N),200) $(PYTEST) --timeout 0 tests/chaos $(ARGS)
+
+test-sim: setup  ## SEEDS=20000 seeds of the simulated roster protocol
+	STRETTO_SIM_SEEDS=$(or $(SEEDS),20000) $(PYTEST) --timeout 0 tests/sim $(ARGS)
+
+test-durability: setup  ## LIVES=100 kills of a whole job with saves under way; each resumes to the same digest
+	STRETTO_LIVES=$(or $(LIVES),100) $(PYTEST) --timeout 0 tests/durability $(ARGS)
+
+test-hosts: setup  ## several hosts as network namespaces, with etcd and sshd (root)
+	$(PYTEST) -m hosts $(ARGS)
+
+test-hosts-chaos: setup  ## N=50 random failures of hosts, links and etcd members (root)
+	STRETTO_HOSTS_RUNS=$(or $(N),50) $(PYTEST) --timeout 0 -m hosts tests/hosts $(ARGS)
+
+test-fuzz: setup  ## 100,000 hostile requests to the server
+	STRETTO_FUZZ_REQUESTS=100000 $(PYTEST) --timeout 0 tests/server $(ARGS)
+
+test-server-chaos: setup  ## ten minutes of kills of workers, agents and the server under load
+	STRETTO_SERVER_CHAOS_S=600 $(PYTEST) --timeout 0 tests/server $(ARGS)
+
+##@ See
+
+demo: setup  ## train while workers come, go and are killed; compare the bits; draw it (3 minutes)
+	$(PY) examples/demo.py $(ARGS)
+
+experiments: setup  ## batch size and learning rate: the figures of docs/experiments.md
+	$(PY) -m experiments $(ARGS)
+
+##@ Measure (a table, and benchmarks/results/NAME.json)
+
+bench: $(addprefix bench-,$(BENCHMARKS))  ## all of the following, one after the other
+
+bench-overhead: $(PEERS)  ## step time against DDP and against the plain loop
+bench-exchange: $(PEERS)  ## the fixed tree against gloo's all-reduce
+bench-rescale: $(PEERS)  ## the survivors' pause, beside torchrun and torchft
+bench-start: $(PEERS)  ## from `stretto scale` to the newcomer's first step
+bench-checkpoint: $(PEERS)  ## step time while saving, and the time that a save blocks
+bench-resume: $(PEERS)  ## everything killed to the first new step, beside torchrun
+bench-policies: $(PEERS)  ## completion times of the scheduling policies, and their decision times
+bench-server: $(PEERS)  ## latency, memory and events of a server with 2,000 jobs
+bench-sharing: $(PEERS)  ## eight jobs on one machine against FIFO
+bench-noise: $(PEERS)  ## the cost of measuring noise scale and goodput
+bench-straggler: $(PEERS)  ## one slow worker: rebalanced against ignored
+bench-autoscale: $(PEERS)  ## time and cost of jobs that size themselves
+bench-hosts: $(PEERS)  ## losing a host, beside torchrun (root)
+
+$(addprefix bench-,$(BENCHMARKS)): bench-%:
+	$(PY) -m benchmarks.$* $(ARGS)
+
+##@ Clean
+
+clean:  ## remove what tools left behind; .venv stays
+	rm -rf .pytest_cache .ruff_cache .hypothesis .import_linter_cache .schemathesis dist build demo
