@@ -39,7 +39,7 @@ def test_the_rooms_import_only_what_lies_below_them() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@pytest.mark.parametrize("room, line", [
+@pytest.mark.parametrize(("room", "line"), [
     ("core", "import stretto.cli"),
     ("scheduling", "import stretto.membership"),
     ("membership", "import torch"),
