@@ -43,6 +43,10 @@ class Roster:
     cause: str = "start"
     left: tuple[str, ...] = field(default=())
     """Members of the base that this plan lets go."""
+    joined: tuple[str, ...] = field(default=())
+    """Members that have no state yet and receive it from the others; all but the first one in a job's first roster."""
+    joined: tuple[str, ...] = field(default=())
+    """Members that come without state: all of a first roster, the newcomers of a plan, nobody of a rescue."""
 
     def rank(self, worker: str) -> int | None:
         for place, member in enumerate(self.members):
@@ -56,7 +60,8 @@ class Roster:
 
     def document(self) -> dict[str, Any]:
         return {"number": self.number, "members": [member.document() for member in self.members], "base": self.base,
-                "rescue": self.rescue, "tick": self.tick, "term": self.term, "cause": self.cause, "left": list(self.left)}
+                "rescue": self.rescue, "tick": self.tick, "term": self.term, "cause": self.cause, "left": list(self.left),
+                "joined": list(self.joined)}
 
     @staticmethod
     def read(document: dict[str, Any]) -> Roster:
@@ -69,4 +74,6 @@ class Roster:
             term=int(document["term"]),
             cause=str(document["cause"]),
             left=tuple(document["left"]),
+            joined=tuple(document["joined"]),
+            joined=tuple(document.get("joined", ())),
         )

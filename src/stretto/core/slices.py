@@ -6,6 +6,7 @@ A range of leaves is covered by its *maximal complete subtrees*: what one worker
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -62,9 +63,12 @@ def weigh(slices: int, speeds: Sequence[float]) -> tuple[Span, ...]:
     if not 1 <= workers <= slices:
         raise ValueError(f"{workers} workers cannot share {slices} slices")
     counts = [1] * workers
+    ends = [(2 / speed, k) for k, speed in enumerate(speeds)]
+    heapq.heapify(ends)
     for _ in range(slices - workers):
-        best = min(range(workers), key=lambda k: ((counts[k] + 1) / speeds[k], k))
+        best = ends[0][1]
         counts[best] += 1
+        heapq.heapreplace(ends, ((counts[best] + 1) / speeds[best], best))
     spans: list[Span] = []
     low = 0
     for count in counts:

@@ -1,7 +1,7 @@
 """A worker's side of the roster protocol: events in, facts out; no clock, no socket, no torch.
 
-A seat knows the roster in effect, the newest plan, and whether its process group is built. The caller builds groups, exchanges and
-moves state; it tells the seat what happened and asks it what to say and where to go.
+A seat knows the roster in effect, the newest plan, and whether its process group is built. The caller builds groups,
+exchanges and moves state; it tells the seat what happened and asks it what to say and where to go.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stretto.core.roster import Roster
 
 @dataclass(slots=True)
 class Seat:
-    """One worker. Guarantees that it never moves to a roster that all members of the one in effect have not agreed on."""
+    """One worker. Guarantees that it only moves to a roster that all members of the one in effect have agreed on."""
 
     worker: str
     roster: Roster | None = None
@@ -27,6 +27,8 @@ class Seat:
     """The plan's process group stands, or the plan does not have this worker."""
     agreed: Roster | None = None
     """What all members named in one exchange: entered at the next boundary, whatever is heard meanwhile."""
+    offered: Roster | None = None
+    """What this worker named in the header of the exchange in flight. A newer plan may be heard before that ends."""
     heard: int = 0
     halted: int = 0
     """Everything up to this number is broken."""
@@ -58,40 +60,51 @@ class Seat:
         return True
 
     def offer(self) -> int:
-        """What this worker says in the header of an exchange: the plan that it could switch to, or 0."""
-        if self.agreed is not None:
-            return self.agreed.number
-        if self.plan is not None and self.built and self.roster is not None and self.plan.base == self.roster.number:
-            return self.plan.number
-        return 0
+        """What this worker says in the header of an exchange: the plan that it could switch to, or 0.
+
+        The group of an offered plan must be kept until this worker enters a roster or halts, even if a newer plan is
+        heard.
+        """
+        self.offered = self.agreed
+        fits = self.plan is not None and self.roster is not None and self.plan.base == self.roster.number
+        if self.offered is None and fits and self.built:
+            self.offered = self.plan
+        return 0 if self.offered is None else self.offered.number
 
     def exchanged(self, offered: int, offers: Sequence[int]) -> None:
         """An exchange is finished: all members' headers are here, this worker's was `offered`."""
         assert self.tick is not None
         self.tick += 1
-        if offered and self.agreed is None and all(one == offered for one in offers):
-            if self.plan is not None and self.plan.number == offered:
-                self.agreed = self.plan
+        named = self.offered is not None and self.offered.number == offered
+        if named and all(one == offered for one in offers):
+            self.agreed = self.offered
 
     def enter(self, roster: Roster, *, tick: int) -> None:
         """The roster is in effect here: at the agreed boundary, with the state received, or as a rescue."""
         self.roster = roster
         self.tick = tick
-        self.agreed = None
+        self.agreed = self.offered = None
         self.numbers.append(roster.number)
         if self.plan is not None and self.plan.number <= roster.number:
             self.plan = None
             self.built = False
 
     def halt(self, number: int) -> bool:
-        """Everything up to `number` is broken. True if that was news: abort the groups and answer with the tick."""
+        """Everything up to `number` is broken. True if that was news: abort the groups and answer with the tick.
+
+        A worker that has a state goes on with a rescue only: plans that rest on the broken roster are forgotten as
+        well.
+        """
         if number <= self.halted:
             return False
         self.halted = number
         self.heard = max(self.heard, number)
+        newest = self.roster or self.plan
+        if newest is not None and newest.number > number:
+            return False
         self.roster = None
-        self.agreed = None
-        if self.plan is not None and self.plan.number <= number:
+        self.agreed = self.offered = None
+        if self.plan is not None and (self.plan.number <= number or (self.tick is not None and not self.plan.rescue)):
             self.plan = None
             self.built = False
         return True

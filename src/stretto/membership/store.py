@@ -1,8 +1,8 @@
 """The small key-value store that agents agree through: what any implementation has to give.
 
-Keys are strings with slashes, values are JSON texts. Every change has a revision, which only grows. A key may hang on a lease and
-goes away with it. Watches give every change after a revision in order, or raise `Compacted` where that is no longer possible: the
-caller then reads the prefix again.
+Keys are strings with slashes, values are JSON texts. Every change has a revision, which only grows. A key may hang on
+a lease and goes away with it. Watches give every change after a revision in order, or raise `Compacted` where that is
+no longer possible: the caller then reads the prefix again.
 """
 
 from __future__ import annotations

@@ -1,0 +1,166 @@
+"""Where things are in the store, and the pure steps between the store's entries and the protocol's values.
+
+| key | value | written by | lease |
+|---|---|---|---|
+| `job` | `{least, most, slices, …}`: what was asked for; others compare theirs with it | first agent | |
+| `life` | `{life}`: how often the job has begun, from 1 on | leader | |
+| `wanted` | `{workers}`: the number of workers asked for | anybody | |
+| `agents/ID` | `{agent, slots, …}`: a node that may run up to `slots` workers | the agent | agent's |
+| `workers/ID` | `WorkerStatus.document()` | the agent | agent's |
+| `leader` | `{agent, term}` | the leader | agent's |
+| `term` | `{term}`: of the last leader | the leader | |
+| `roster` | `Roster.document()`: the last one published | leader | |
+| `broken` | `{number, reason}`: everything up to this number is broken | leader | |
+| `dismissed/ID` | `{worker, reason}`: this worker has to go | leader | |
+| `targets/AGENT` | `{workers}`: how many workers this agent shall keep running | leader | |
+| `outcome` | `{state: finished, failed or lost; reason; tick; life}` | leader | |
+
+What an agent does: it keeps its own entry and its workers' entries (put after every change: ready, prepared, switched,
+halted, finished, gone), passes `roster` and `broken` on to its workers whenever they change (and once to every new
+worker), stops workers that are dismissed, and runs as many as its target says. A worker that left in order is `gone`
+with `roster` set to the plan's number; entries of the gone may be deleted once a later roster has been published. It
+never reuses a worker's name.
+
+Everything that a leader writes is guarded by the revision of the key `leader` at its election: a deposed leader's
+write fails.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from stretto.core.roster import Roster
+from stretto.membership.protocol import Action, Break, Dismiss, Fail, Lost, Phase, Publish, View, WorkerStatus
+from stretto.membership.store import Entry, Guard, Put
+
+JOB = "job"
+LIFE = "life"
+WANTED = "wanted"
+AGENTS = "agents/"
+WORKERS = "workers/"
+LEADER = "leader"
+TERM = "term"
+ROSTER = "roster"
+BROKEN = "broken"
+DISMISSED = "dismissed/"
+TARGETS = "targets/"
+OUTCOME = "outcome"
+
+Entries = Mapping[str, Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A transaction that is ready to be committed."""
+
+    puts: tuple[Put, ...]
+    guards: tuple[Guard, ...] = ()
+
+
+def text(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, sort_keys=True, separators=(",", ":"))
+
+
+def value(entries: Entries, key: str) -> dict[str, Any]:
+    """The document under a key; empty where there is none."""
+    entry = entries.get(key)
+    return cast("dict[str, Any]", json.loads(entry.value)) if entry else {}
+
+
+def under(entries: Entries, prefix: str) -> dict[str, dict[str, Any]]:
+    return {key.removeprefix(prefix): value(entries, key) for key in entries if key.startswith(prefix)}
+
+
+def revision(entries: Entries, key: str) -> int:
+    entry = entries.get(key)
+    return entry.revision if entry else 0
+
+
+def roster(entries: Entries) -> Roster | None:
+    document = value(entries, ROSTER)
+    return Roster.read(document) if document else None
+
+
+def broken(entries: Entries) -> int:
+    return int(value(entries, BROKEN).get("number", 0))
+
+
+def statuses(entries: Entries) -> dict[str, WorkerStatus]:
+    return {worker: WorkerStatus.read(document) for worker, document in under(entries, WORKERS).items()}
+
+
+def view(entries: Entries, *, term: int, awaited: frozenset[str] = frozenset(),
+         unfenced: frozenset[str] = frozenset()) -> View:
+    """What the leader decides from."""
+    job = value(entries, JOB)
+    least, most = int(job.get("least", 1)), int(job.get("most", 1))
+    return View(
+        roster=roster(entries), broken=broken(entries), workers=statuses(entries),
+        wanted=int(value(entries, WANTED).get("workers", most)), least=least, most=most,
+        slices=int(job.get("slices", 0)), term=term, awaited=awaited, unfenced=unfenced,
+    )
+
+
+def candidacy(entries: Entries, *, agent: str, lease: int) -> Write | None:
+    """What makes this agent the leader, if there is none."""
+    if LEADER in entries:
+        return None
+    term = int(value(entries, TERM).get("term", 0)) + 1
+    puts = (Put(LEADER, text({"agent": agent, "term": term}), lease), Put(TERM, text({"term": term})))
+    return Write(puts, (Guard(LEADER, 0), Guard(TERM, revision(entries, TERM))))
+
+
+def write(action: Action, entries: Entries, *, office: Guard) -> Write | None:
+    """The transaction for an action, or None where it has been done already. `office` is the guard on the leader's key.
+
+    Rosters and breaks are also guarded by what they follow, so that a request that is repeated is not done twice.
+    """
+    follows = (office, Guard(ROSTER, revision(entries, ROSTER)), Guard(BROKEN, revision(entries, BROKEN)))
+    match action:
+        case Publish(published):
+            return Write((Put(ROSTER, text(published.document())), *_forget(entries, published)), follows)
+        case Break(number, reason):
+            return Write((Put(BROKEN, text({"number": number, "reason": reason})),), follows)
+        case Dismiss(worker, reason):
+            if DISMISSED + worker in entries:
+                return None
+            return Write((Put(DISMISSED + worker, text({"worker": worker, "reason": reason})),), (office,))
+        case Lost():
+            return _outcome(entries, office, {"state": "lost", "reason": "nobody who had the state is left"})
+        case Fail(reason):
+            return _outcome(entries, office, {"state": "failed", "reason": reason})
+
+
+def finish(entries: Entries, *, office: Guard, tick: int) -> Write | None:
+    """The job is over and its final state is at this tick."""
+    return _outcome(entries, office, {"state": "finished", "reason": "", "tick": tick})
+
+
+def revive(entries: Entries, *, office: Guard) -> Write:
+    """Begins a new life after `Lost`: the next roster is a first one again, with a higher number than any before."""
+    last = roster(entries)
+    number = max(broken(entries), last.number if last else 0)
+    life = int(value(entries, LIFE).get("life", 1)) + 1
+    puts = (Put(LIFE, text({"life": life})), Put(BROKEN, text({"number": number, "reason": "a new life"})),
+            Put(ROSTER, None), Put(OUTCOME, None))
+    return Write(puts, (office, Guard(ROSTER, revision(entries, ROSTER)), Guard(OUTCOME, revision(entries, OUTCOME))))
+
+
+def _outcome(entries: Entries, office: Guard, document: dict[str, Any]) -> Write | None:
+    if OUTCOME in entries:
+        return None
+    life = int(value(entries, LIFE).get("life", 1))
+    return Write((Put(OUTCOME, text({**document, "life": life})),), (office, Guard(OUTCOME, 0)))
+
+
+def _forget(entries: Entries, published: Roster) -> Iterable[Put]:
+    """Records of workers that are gone and that neither this roster nor its base can still need."""
+    needed = {*published.workers, *published.left}
+    for worker, status in statuses(entries).items():
+        if status.phase is Phase.GONE and worker not in needed:
+            yield Put(WORKERS + worker, None)
+            if DISMISSED + worker in entries:
+                yield Put(DISMISSED + worker, None)

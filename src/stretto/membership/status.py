@@ -1,0 +1,77 @@
+"""What the leader knows of a worker: one small record that its agent keeps in the store.
+
+A record may be late, never wrong: `roster`, `halted` and `tick` only grow, and an agent writes a worker's facts in
+the order in which they happened. A worker that has no record at all has *vanished* with its agent's lease; one whose
+record says `gone` is known to be dead (or to have left). The two are not the same: see docs/protocol.md, "Witnesses".
+Names of workers are never used twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Phase(StrEnum):
+    """Where a worker is in its life."""
+
+    STARTING = "starting"
+    """Its process runs; the script has not reached a step boundary yet."""
+    READY = "ready"
+    """It waits at its first step boundary and has no state."""
+    MEMBER = "member"
+    """It has entered a roster."""
+    FINISHED = "finished"
+    """Its script has ended as it should; the process may be gone."""
+    GONE = "gone"
+    """Dead, or left in order: then `roster` is the number of the plan that let it go."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """One worker as its agent last saw it."""
+
+    worker: str
+    agent: str
+    phase: Phase
+    order: int
+    """When it was started, across the whole job: the newest leave first."""
+    address: tuple[str, int] = ("", 0)
+    slices: int = 0
+    """Of its training loader; 0 before `ready`."""
+    shape: str = ""
+    """A digest of everything shared that has to be alike; empty before `ready`."""
+    prepared: int = 0
+    """The newest roster whose process group it has built. For people who look; nothing is decided by it."""
+    roster: int = 0
+    """The number that it last switched to (or was let go by)."""
+    halted: int = 0
+    """It has aborted everything up to this number, told to or because an exchange failed."""
+    tick: int | None = None
+    """Exchanges finished when this was written; None while it has no state."""
+    leaving: bool = False
+    """Its agent wants it out at the next plan: a drain."""
+    speed: float = 1.0
+    """Slices a second, relative to the others."""
+    blames: str = ""
+    """The worker that it could not reach when it halted by itself, where it knows."""
+
+    @property
+    def alive(self) -> bool:
+        return self.phase is not Phase.GONE
+
+    @property
+    def training(self) -> bool:
+        """It could still take part in an exchange."""
+        return self.phase not in (Phase.GONE, Phase.FINISHED)
+
+    def document(self) -> dict[str, Any]:
+        return {**asdict(self), "phase": self.phase.value, "address": list(self.address)}
+
+    @staticmethod
+    def read(document: dict[str, Any]) -> WorkerStatus:
+        fields: dict[str, Any] = dict(document)
+        host, port = fields["address"]
+        fields.update(phase=Phase(fields["phase"]), address=(str(host), int(port)))
+        return WorkerStatus(**fields)
