@@ -1,0 +1,46 @@
+"""First in, first out, with back-filling: fixed sizes in order of arrival, nobody is moved.
+
+The baseline that everybody has. The first job that does not fit keeps its turn: later ones are started in the gaps (back-filling)
+only while they leave it no fewer free slots than it would otherwise have, which without known lengths means: anything that fits now.
+A job that has waited longer than `patience_s` stops the back-filling behind it, so that no large job starves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stretto.scheduling.placing import Quotas, free_slots, one_kind, still_valid
+from stretto.scheduling.words import Allocation, Job, Node, size
+
+PATIENCE_S = 4 * 3600.0
+
+
+def fifo(jobs: Sequence[Job], nodes: Sequence[Node], now: Allocation, time_s: float, *, patience_s: float = PATIENCE_S) -> Allocation:
+    places = still_valid(jobs, nodes, now)
+    free = free_slots(nodes, places)
+    quotas = Quotas(jobs)
+    reasons: dict[str, str] = {}
+    for job in jobs:
+        if job.name in places:
+            quotas.take(job, size(places[job.name]))
+            reasons[job.name] = "runs at the size it asked for"
+    blocked = False
+    for job in sorted(jobs, key=lambda job: (-job.priority, job.arrival_s, job.name)):
+        if job.name in places:
+            continue
+        wanted = min(max(job.wanted or job.least, job.least), job.most)
+        if wanted > quotas.left(job):
+            reasons[job.name] = f"needs {wanted} slots, {max(quotas.left(job), 0)} are left of its owner's quota"
+            continue
+        if blocked:
+            reasons[job.name] = "waits behind a job that has waited too long to be passed again"
+            continue
+        placement = one_kind(nodes, free, wanted)
+        if placement:
+            places[job.name] = placement
+            quotas.take(job, wanted)
+            reasons[job.name] = f"started on {wanted}: its turn, or it fits in a gap"
+        else:
+            reasons[job.name] = f"needs {wanted} slots, {sum(free.values())} are free"
+            blocked = time_s - job.arrival_s > patience_s
+    return Allocation(places, reasons)

@@ -1,0 +1,93 @@
+"""Marginal gain in remaining time for each added worker (Peng et al., Optimus, EuroSys'18).
+
+Everybody gets its fewest workers in order of arrival. Then one worker after another goes to the job whose predicted remaining time,
+steps left × seconds a step, falls most by it. The published simulation hands Optimus the true step times and the true number of steps
+(an oracle); where a job has neither, its fitted model stands in, and a job without any model gets no more than its fewest workers.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+
+from stretto.scheduling.placing import Quotas, free_slots, one_kind, still_valid
+from stretto.scheduling.words import Allocation, Job, Node, Placement, size
+
+
+def optimus(jobs: Sequence[Job], nodes: Sequence[Node], now: Allocation, time_s: float) -> Allocation:
+    kept = still_valid(jobs, nodes, now)
+    fixed = {job.name: size(kept[job.name]) for job in jobs if job.pinned and job.name in kept}
+    counts, reasons = _sizes(jobs, nodes, fixed, kept)
+    places = {name: placement for name, placement in kept.items() if size(placement) == counts[name]}
+    free = free_slots(nodes, places)
+    for job in sorted(jobs, key=lambda job: counts[job.name]):
+        if counts[job.name] and job.name not in places:
+            placement = one_kind(nodes, free, counts[job.name])
+            if placement:
+                places[job.name] = placement
+            else:
+                reasons[job.name] = f"waits: no kind of node has {counts[job.name]} free slots"
+    return Allocation(places, reasons)
+
+
+def _sizes(
+    jobs: Sequence[Job], nodes: Sequence[Node], fixed: dict[str, int], kept: dict[str, Placement],
+) -> tuple[dict[str, int], dict[str, str]]:
+    free = sum(node.slots for node in nodes) - sum(fixed.values())
+    quotas = Quotas(jobs)
+    counts = {job.name: 0 for job in jobs} | fixed
+    reasons = {name: "pinned" for name in fixed}
+    for job in jobs:
+        quotas.take(job, fixed.get(job.name, 0))
+    ordered = sorted(
+        (job for job in jobs if job.name not in fixed),
+        key=lambda job: (job.preemptible or job.name not in kept, -job.priority, job.least),
+    )
+    for job in ordered:
+        if job.least <= min(free, quotas.left(job)):
+            counts[job.name] = job.least
+            free -= job.least
+            quotas.take(job, job.least)
+            reasons[job.name] = "its fewest workers"
+        else:
+            reasons[job.name] = f"needs {job.least} slots, {free} are free"
+    predict = {job.name: _predictor(job, nodes) for job in ordered}
+    heap: list[tuple[float, int, Job]] = []
+    for place, job in enumerate(ordered):
+        if counts[job.name]:
+            _push(heap, place, job, counts[job.name], predict[job.name])
+    while free > 0 and heap:
+        gain, place, job = heapq.heappop(heap)
+        if quotas.left(job) < 1:
+            continue
+        counts[job.name] += 1
+        free -= 1
+        quotas.take(job, 1)
+        reasons[job.name] = f"the {counts[job.name]}th worker saves {-gain:.0f} s, more than elsewhere"
+        _push(heap, place, job, counts[job.name], predict[job.name])
+    return counts, reasons
+
+
+def _push(heap: list[tuple[float, int, Job]], place: int, job: Job, count: int, predict: Callable[[int], float | None]) -> None:
+    here, there = predict(count), predict(count + 1) if count < job.most else None
+    if here is not None and there is not None and here > there:
+        heapq.heappush(heap, (there - here, place, job))
+
+
+def _predictor(job: Job, nodes: Sequence[Node]) -> Callable[[int], float | None]:
+    """Remaining seconds on so many workers."""
+    oracle, left = job.step_s, job.steps_left
+    if oracle is not None and left is not None:
+        return lambda count: oracle[count - 1] * left if count <= len(oracle) else None
+    kind = nodes[0].kind if nodes else ""
+    model = job.model(kind)
+    if model is None:
+        return lambda count: None
+    slots = max((node.slots for node in nodes), default=1)
+    work = job.remaining if job.remaining is not None else model.batch.initial * 1000.0
+
+    def modelled(count: int) -> float | None:
+        speed = model.choose(nodes=-(-count // slots), workers=count).goodput
+        return work / speed if speed > 0 else None
+
+    return modelled

@@ -1,0 +1,64 @@
+"""Discretised two-queue least attained service on fixed sizes (Gu et al., Tiresias, NSDI'19).
+
+Jobs that have held fewer than `threshold_s` slot-seconds form the first queue, in order of arrival; the others the second, in order of
+demotion. Slots are dealt along the first queue, then the second; whoever is not dealt any is preempted. Nobody is promoted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stretto.scheduling.placing import Quotas, free_slots, one_kind, still_valid
+from stretto.scheduling.words import Allocation, Job, Node, size
+
+THRESHOLD_S = 16 * 3600.0
+"""Slot-seconds: the published simulation's single threshold."""
+
+
+def tiresias(
+    jobs: Sequence[Job], nodes: Sequence[Node], now: Allocation, time_s: float, *, threshold_s: float = THRESHOLD_S,
+) -> Allocation:
+    order, demoted = _queues(jobs, now, threshold_s)
+    kept = still_valid(jobs, nodes, now)
+    total = sum(node.slots for node in nodes)
+    quotas = Quotas(jobs)
+    running: list[Job] = []
+    reasons: dict[str, str] = {}
+    for job in sorted(order, key=lambda job: not (job.name in kept and (job.pinned or not job.preemptible))):
+        count = _size(job)
+        if job.name in kept and (job.pinned or not job.preemptible):
+            count = size(kept[job.name])
+        if count <= total and count <= quotas.left(job):
+            running.append(job)
+            total -= count
+            quotas.take(job, count)
+        else:
+            kept.pop(job.name, None)
+            reasons[job.name] = f"waits: {count} slots do not fit after those before it in the queues"
+    free = free_slots(nodes, kept)
+    position = {job.name: place for place, job in enumerate(order)}
+    for job in sorted(running, key=lambda job: position[job.name]):
+        if job.name not in kept:
+            placement = one_kind(nodes, free, _size(job))
+            if not placement:
+                reasons[job.name] = f"waits: no kind of node has {_size(job)} free slots"
+                continue
+            kept[job.name] = placement
+        queue = "second" if job.name in demoted else "first"
+        reasons[job.name] = f"in the {queue} queue with {job.attained_s:.0f} slot-seconds attained"
+    return Allocation(kept, reasons, memory=tuple(demoted))
+
+
+def _queues(jobs: Sequence[Job], now: Allocation, threshold_s: float) -> tuple[list[Job], list[str]]:
+    """All jobs in the order of service, and the names of the demoted ones in the order of their demotion."""
+    arrivals = sorted(jobs, key=lambda job: (-job.priority, job.arrival_s))
+    known = {job.name: job for job in jobs}
+    before: tuple[str, ...] = now.memory if isinstance(now.memory, tuple) else ()
+    demoted = [name for name in before if name in known]
+    demoted += [job.name for job in arrivals if job.attained_s >= threshold_s and job.name not in set(demoted)]
+    late = set(demoted)
+    return [job for job in arrivals if job.name not in late] + [known[name] for name in demoted], demoted
+
+
+def _size(job: Job) -> int:
+    return min(max(job.wanted or job.least, job.least), job.most)

@@ -1,0 +1,1 @@
+"""The cluster simulator: the real policies on virtual time."""
