@@ -7,7 +7,7 @@
 | `wanted` | `{workers}`: the number of workers asked for | anybody | |
 | `agents/ID` | `{agent, slots, …}`: a node that may run up to `slots` workers | the agent | agent's |
 | `workers/ID` | `WorkerStatus.document()` | the agent | agent's |
-| `leader` | `{agent, term}` | the leader | agent's |
+| `leader` | `{agent, term, lease}` | the leader | agent's |
 | `term` | `{term}`: of the last leader | the leader | |
 | `roster` | `Roster.document()`: the last one published | leader | |
 | `broken` | `{number, reason}`: everything up to this number is broken | leader | |
@@ -109,7 +109,7 @@ def candidacy(entries: Entries, *, agent: str, lease: int) -> Write | None:
     if LEADER in entries:
         return None
     term = int(value(entries, TERM).get("term", 0)) + 1
-    puts = (Put(LEADER, text({"agent": agent, "term": term}), lease), Put(TERM, text({"term": term})))
+    puts = (Put(LEADER, text({"agent": agent, "term": term, "lease": lease}), lease), Put(TERM, text({"term": term})))
     return Write(puts, (Guard(LEADER, 0), Guard(TERM, revision(entries, TERM))))
 
 
@@ -127,7 +127,7 @@ def write(action: Action, entries: Entries, *, office: Guard) -> Write | None:
         case Dismiss(worker, reason):
             if DISMISSED + worker in entries:
                 return None
-            return Write((Put(DISMISSED + worker, text({"worker": worker, "reason": reason})),), (office,))
+            return Write((Put(DISMISSED + worker, text({"worker": worker, "reason": reason})),), follows)
         case Lost():
             return _outcome(entries, office, {"state": "lost", "reason": "nobody who had the state is left"})
         case Fail(reason):
@@ -159,8 +159,10 @@ def _outcome(entries: Entries, office: Guard, document: dict[str, Any]) -> Write
 def _forget(entries: Entries, published: Roster) -> Iterable[Put]:
     """Records of workers that are gone and that neither this roster nor its base can still need."""
     needed = {*published.workers, *published.left}
-    for worker, status in statuses(entries).items():
-        if status.phase is Phase.GONE and worker not in needed:
-            yield Put(WORKERS + worker, None)
-            if DISMISSED + worker in entries:
-                yield Put(DISMISSED + worker, None)
+    known = statuses(entries)
+    gone = {worker for worker, status in known.items() if status.phase is Phase.GONE and worker not in needed}
+    yield from (Put(WORKERS + worker, None) for worker in sorted(gone))
+    for key in entries:
+        worker = key.removeprefix(DISMISSED)
+        if key.startswith(DISMISSED) and (worker in gone or worker not in known):
+            yield Put(key, None)

@@ -35,8 +35,8 @@ class Timing:
             raise UsageError(f"all times must be above 0: {self}")
         needed = self.renewal_s + 2 * self.answer_s + self.margin_s
         if self.lease_s < needed:  # or one lost answer would cost a healthy agent its lease
-            raise UsageError(f"lease_s={self.lease_s} must be at least renewal_s + 2 * answer_s + margin_s = {needed:g}: "
-                             f"raise lease_s or lower the others")
+            raise UsageError(f"lease_s={self.lease_s} must be at least renewal_s + 2 * answer_s + margin_s = "
+                             f"{needed:g}: raise lease_s or lower the others")
 
     @property
     def settle_s(self) -> float:

@@ -1,0 +1,155 @@
+"""The elected leader: any agent runs this, one at a time holds the key `leader`, and only that one's writes are
+accepted.
+
+It has no state but a copy of the store (`Mirror`) and a stopwatch for agents that are missing (`Absences`). A new
+leader reads the last roster and goes on; workers notice nothing. See keys.py for the layout of the store.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stretto.membership import keys
+from stretto.membership.keys import Entries, Write
+from stretto.membership.mirror import Mirror
+from stretto.membership.presence import Presence
+from stretto.membership.protocol import Action, View, decide, over
+from stretto.membership.store import Guard, Put, Store, StoreError
+from stretto.membership.targets import targets
+from stretto.membership.timing import Absences, Timing
+
+
+@dataclass(slots=True)
+class Office:
+    """What a leader holds while it leads."""
+
+    guard: Guard
+    term: int
+    absences: Absences
+
+
+def assume(entries: Entries, held: Office | None, *, agent: str, lease: int, timing: Timing, now: float) -> Office | None:
+    """The office of this agent, if the store says that it leads. The lease tells it from an earlier process of its
+    name."""
+    leader = keys.value(entries, keys.LEADER)
+    if not lease or (leader.get("agent"), leader.get("lease")) != (agent, lease):
+        return None
+    guard = Guard(keys.LEADER, keys.revision(entries, keys.LEADER))
+    if held is not None and held.guard == guard:
+        return held
+    return Office(guard, int(leader["term"]), Absences(timing, now))
+
+
+def look(entries: Entries, office: Office, *, now: float) -> View:
+    """The view of a leader in office."""
+    last = keys.roster(entries)
+    members = {member.agent for member in last.members} if last else set[str]()
+    present = keys.under(entries, keys.AGENTS)
+    office.absences.update(now, present=present, expected=members)
+    return keys.view(entries, term=office.term, awaited=office.absences.awaited(now),
+                     unfenced=office.absences.unfenced(now))
+
+
+def next_writes(entries: Entries, view: View, office: Office) -> list[tuple[Action | None, Write]]:
+    """The transactions that are due, each with the action that it carries out (None for book-keeping)."""
+    if keys.OUTCOME in entries:
+        return []
+    if over(view):
+        tick = max(status.tick or 0 for status in view.workers.values())
+        end = keys.finish(entries, office=office.guard, tick=tick)
+        return [(None, end)] if end else []
+    due: list[tuple[Action | None, Write | None]] = [
+        (action, keys.write(action, entries, office=office.guard)) for action in decide(view)]
+    due.append((None, _retarget(entries, view, office)))
+    return [(action, write) for action, write in due if write is not None]
+
+
+def _retarget(entries: Entries, view: View, office: Office) -> Write | None:
+    agents = keys.under(entries, keys.AGENTS)
+    slots = {agent: 0 if document.get("draining") else int(document.get("slots", 1))
+             for agent, document in agents.items()}
+    wanted = targets(view, slots=slots, dismissed=keys.under(entries, keys.DISMISSED))
+    now = {agent: document["workers"] for agent, document in keys.under(entries, keys.TARGETS).items()}
+    puts = [Put(keys.TARGETS + agent, keys.text({"workers": count}))
+            for agent, count in wanted.items() if now.get(agent) != count]
+    puts += [Put(keys.TARGETS + agent, None) for agent in now if agent not in wanted]
+    return Write(tuple(puts), (office.guard,)) if puts else None
+
+
+class Leader:
+    """Stands for election whenever there is no leader, and leads when elected, until `run` is cancelled."""
+
+    def __init__(self, store: Store, *, agent: str, mirror: Mirror, presence: Presence, timing: Timing,
+                 on_action: Callable[[Action], None] = lambda action: None,
+                 on_lost: Callable[[int], bool] = lambda life: False,
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        """`on_action` hears of every action that was carried out; `on_lost(life)` says whether to begin a new life."""
+        self.office: Office | None = None
+        self._store = store
+        self._agent = agent
+        self._mirror = mirror
+        self._presence = presence
+        self._timing = timing
+        self._clock = clock
+        self._on_action = on_action
+        self._on_lost = on_lost
+
+    async def run(self) -> None:
+        while True:
+            try:
+                again = await self._turn()
+            except StoreError:
+                again = False
+            if not again:
+                await self._mirror.changed(self._pause_s())
+
+    def _pause_s(self) -> float:
+        """Until something happens by the mere passing of time; renewals bound it, so that a lost answer is found
+        out."""
+        now = self._clock()
+        due = self.office.absences.next_change(now) if self.office else None
+        return self._timing.renewal_s if due is None else max(0.001, min(self._timing.renewal_s, due - now))
+
+    async def _turn(self) -> bool:
+        """One look at the store. True if something was written, so that another look is due once that is seen."""
+        if self._mirror.trouble is not None or not self._mirror.revision:
+            return False
+        entries = self._mirror.entries
+        self.office = assume(entries, self.office, agent=self._agent, lease=self._presence.lease, timing=self._timing,
+                             now=self._clock())
+        if self.office is None:
+            return await self._stand(entries)
+        view = look(entries, self.office, now=self._clock())
+        if keys.value(entries, keys.OUTCOME).get("state") == "lost":
+            return await self._revive(entries)
+        due = next_writes(entries, view, self.office)
+        if not due:
+            return False
+        action, write = due[0]
+        done = await self._commit(write)
+        if done and action is not None:
+            self._on_action(action)
+        return done
+
+    async def _stand(self, entries: Entries) -> bool:
+        lease = self._presence.lease
+        candidacy = keys.candidacy(entries, agent=self._agent, lease=lease) if lease else None
+        return candidacy is not None and await self._commit(candidacy)
+
+    async def _revive(self, entries: Entries) -> bool:
+        assert self.office is not None
+        life = int(keys.value(entries, keys.OUTCOME)["life"])
+        return self._on_lost(life) and await self._commit(keys.revive(entries, office=self.office.guard))
+
+    async def _commit(self, write: Write) -> bool:
+        revision = await self._store.commit(write.puts, guards=write.guards)
+        return revision is not None and await self._seen(revision)
+
+    async def _seen(self, revision: int) -> bool:
+        """Waits until the mirror shows what was written."""
+        end = self._clock() + self._timing.lease_s
+        while self._mirror.revision < revision and self._clock() < end:
+            await self._mirror.changed(self._timing.renewal_s)
+        return self._mirror.revision >= revision
