@@ -1,1 +1,30 @@
-"""Train PyTorch models on a number of workers that may change at any step."""
+"""Train PyTorch models on a number of workers that may change at any step: nobody stops, and the model comes out the same."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stretto.core.errors import StrettoError as StrettoError
+    from stretto.train.job import Job as Job
+    from stretto.train.job import join as join
+
+_HOMES = {
+    "join": "stretto.train.job",
+    "Job": "stretto.train.job",
+    "StrettoError": "stretto.core.errors",
+}
+"""Where the public names live. They are loaded on first use, so that the command line's help loads no torch."""
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'stretto' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

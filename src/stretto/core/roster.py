@@ -44,8 +44,6 @@ class Roster:
     left: tuple[str, ...] = field(default=())
     """Members of the base that this plan lets go."""
     joined: tuple[str, ...] = field(default=())
-    """Members that have no state yet and receive it from the others; all but the first one in a job's first roster."""
-    joined: tuple[str, ...] = field(default=())
     """Members that come without state: all of a first roster, the newcomers of a plan, nobody of a rescue."""
 
     def rank(self, worker: str) -> int | None:
@@ -74,6 +72,5 @@ class Roster:
             term=int(document["term"]),
             cause=str(document["cause"]),
             left=tuple(document["left"]),
-            joined=tuple(document["joined"]),
             joined=tuple(document.get("joined", ())),
         )
