@@ -130,7 +130,7 @@ class BeatReader:
     def read(self) -> Pulse:
         place = _PLACE.unpack_from(self._map, _PLACES_AT[0])
         for _ in range(_READS):
-            (before,) = _SEQUENCE.unpack_from(self._map, _SEQUENCE_AT)
+            before: int = _SEQUENCE.unpack_from(self._map, _SEQUENCE_AT)[0]
             place = _PLACE.unpack_from(self._map, _PLACES_AT[before % 2])
             (after,) = _SEQUENCE.unpack_from(self._map, _SEQUENCE_AT)
             if after == before:

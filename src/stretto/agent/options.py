@@ -1,0 +1,80 @@
+"""What a run is asked to be."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stretto.core.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """One job on one agent. Checked by `validate`, written to `run.json`."""
+
+    script: str
+    args: tuple[str, ...] = ()
+    least: int = 1
+    """The fewest workers that the job may be started with, and may be scaled to."""
+    most: int = 1
+    start: int | None = None
+    """How many to begin with; the fewest where nothing is said."""
+    name: str | None = None
+    runs: Path = Path("runs")
+    threads: int = 1
+    """Intra-op threads of every worker: a property of the job, because it changes bits."""
+    max_restarts: int = 3
+    digest_every: int = 0
+    hang_timeout_s: float | None = None
+    slice_timeout_s: float = 10.0
+    grace_s: float = 30.0
+    """How long a graceful stop may take before the workers are killed."""
+    allow_mixed: bool = False
+    tensorboard: bool = True
+    agent: str = "a0"
+    host: str = "127.0.0.1"
+    """The address that this agent's workers listen on for each other."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Further options that workers are given as they are."""
+
+    @property
+    def wanted(self) -> int:
+        return self.least if self.start is None else self.start
+
+    def validate(self) -> None:
+        if not os.path.isfile(self.script):
+            kind = "is a folder, not a script" if os.path.isdir(self.script) else "does not exist"
+            raise UsageError(f"{self.script} {kind}: name the training script, from {os.getcwd()} or with its whole path")
+        if not 1 <= self.least <= self.most:
+            raise UsageError(f"--workers {self.least}:{self.most} is not a range of workers: the fewest must be at least 1 "
+                             "and not above the most, as in --workers 1:4")
+        if not self.least <= self.wanted <= self.most:
+            raise UsageError(f"--start {self.wanted} is outside --workers {self.least}:{self.most}: choose a number between")
+        for flag, value, bound in (("--threads", self.threads, 1), ("--max-restarts", self.max_restarts, 0),
+                                   ("--digest-every", self.digest_every, 0)):
+            if value < bound:
+                raise UsageError(f"{flag} {value} is too small: it must be at least {bound}")
+        for flag, seconds in (("--hang-timeout", self.hang_timeout_s), ("--slice-timeout", self.slice_timeout_s),
+                              ("--grace", self.grace_s)):
+            if seconds is not None and seconds <= 0:
+                raise UsageError(f"{flag} {seconds:g} is too short: it must be more than 0 seconds")
+
+    def document(self) -> dict[str, Any]:
+        return {**asdict(self), "args": list(self.args), "runs": str(self.runs), "cwd": os.getcwd()}
+
+    def for_workers(self) -> str:
+        """STRETTO_OPTIONS."""
+        return json.dumps({"threads": self.threads, "digest_every": self.digest_every, "allow_mixed": self.allow_mixed,
+                           "host": self.host, **self.extra})
+
+
+def parse_workers(text: str) -> tuple[int, int]:
+    """`3` or `1:4`."""
+    low, _, high = text.partition(":")
+    try:
+        return int(low), int(high or low)
+    except ValueError:
+        raise UsageError(f"--workers {text!r} is neither a number nor a range: write --workers 2 or --workers 1:4") from None

@@ -1,0 +1,27 @@
+"""How a run ended, and its exit code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stretto.agent.blame import Failure
+
+FAILED = 1
+INTERRUPTED = 130
+"""Ctrl-C, as a shell would say it."""
+STOPPED = 143
+"""`stretto stop` and SIGTERM: ended on purpose, but not finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    state: str
+    """`finished`, `failed` or `stopped`."""
+    exit_code: int
+    error: str | None = None
+    traceback: str = ""
+    digest: str | None = None
+
+    @staticmethod
+    def failed(failure: Failure) -> Outcome:
+        return Outcome("failed", failure.exit_code, failure.text, failure.traceback)

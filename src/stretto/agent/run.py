@@ -1,0 +1,131 @@
+"""A whole run on one machine: folder, fork server, control port, signals, result."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from stretto.agent.board import open_board
+from stretto.agent.control import Control
+from stretto.agent.folder import RunFolder, create, write_json
+from stretto.agent.options import RunOptions
+from stretto.agent.outcome import FAILED, Outcome
+from stretto.agent.record import Observer, Recorder, Silent
+from stretto.agent.supervisor import Supervisor
+from stretto.core.errors import UsageError
+from stretto.core.version import VERSION
+
+
+def open_run(options: RunOptions) -> RunFolder:
+    """Checks what is asked for and makes its folder. Everything that the user can still mend is said here."""
+    options.validate()
+    folder = create(options.runs, name=options.name, script=options.script)
+    write_json(folder.request, {"name": folder.name, **options.document(), "created": time.time(), "version": VERSION})
+    return folder
+
+
+def run(options: RunOptions, folder: RunFolder, *, observer: Observer | None = None) -> Outcome:
+    """Runs the job to its end, in the foreground."""
+    return asyncio.run(run_async(options, folder, observer=observer or Silent()))
+
+
+async def run_async(options: RunOptions, folder: RunFolder, *, observer: Observer) -> Outcome:
+    began = time.time()
+    recorder = Recorder(folder, observer=observer)
+    supervisor = Supervisor(options, folder, recorder)
+    control = Control(folder, handle=Verbs(supervisor).handle)
+    try:
+        await supervisor.forks.start(options.script, options.args, threads=options.threads, env={}, cwd=os.getcwd())
+        if options.tensorboard:
+            recorder.board = open_board(folder.path / "tensorboard")
+        await control.start()
+        recorder.write("start", life=1, script=options.script, args=list(options.args), version=VERSION,
+                       workers={"least": options.least, "most": options.most, "wanted": options.wanted})
+        with _signals(supervisor):
+            outcome = await supervisor.run()
+    finally:
+        await control.close()
+    return _conclude(outcome, supervisor, began=began)
+
+
+def _conclude(outcome: Outcome, supervisor: Supervisor, *, began: float) -> Outcome:
+    """Writes the end. A disk that is full here is an error even if the training went well: its record is not whole."""
+    recorder, folder = supervisor.recorder, supervisor.folder
+    tally = recorder.tally
+    recorder.write("end", state=outcome.state, digest=outcome.digest, steps=tally.steps, error=outcome.error)
+    lost = recorder.close()
+    result = {
+        "name": folder.name, "state": outcome.state, "exit_code": outcome.exit_code, "digest": outcome.digest,
+        "steps": tally.steps, "pauses": tally.pauses, "restarts": supervisor.restarts, "mixed": supervisor.mixed,
+        "error": outcome.error, "traceback": outcome.traceback or None, "metrics": tally.last.get("metrics", {}),
+        "seconds": round(time.time() - began, 3), "warnings": tally.warnings[:100], "lost": lost,
+    }
+    try:
+        write_json(folder.result, result)
+    except OSError as error:
+        lost = f"{folder.result} could not be written ({error.strerror})" + (f"; {lost}" if lost else "")
+    if lost and outcome.state == "finished":
+        digest = f"; the digest of the final state is {outcome.digest}" if outcome.digest else ""
+        text = f"the job has finished, but its record is not whole: {lost}{digest}. Make room on the disk"
+        return Outcome("finished", FAILED, text, digest=outcome.digest)
+    return outcome
+
+
+class _signals:
+    """Ctrl-C once: in order; twice: now. SIGTERM and SIGHUP: in order."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._interrupts = 0
+
+    def __enter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(ValueError, RuntimeError):  # not the main thread: whoever runs us handles signals
+            loop.add_signal_handler(signal.SIGINT, self._interrupt)
+            loop.add_signal_handler(signal.SIGTERM, lambda: self._supervisor.stop(now=False))
+            loop.add_signal_handler(signal.SIGHUP, lambda: self._supervisor.stop(now=False))
+
+    def __exit__(self, *_: object) -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(ValueError, RuntimeError):
+            for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                loop.remove_signal_handler(one)
+
+    def _interrupt(self) -> None:
+        self._interrupts += 1
+        self._supervisor.stop(now=self._interrupts > 1, interrupted=True)
+
+
+class Verbs:
+    """What can be asked at the control port."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    async def handle(self, request: dict[str, Any]) -> dict[str, Any]:
+        match request["verb"]:
+            case "status":
+                return self._supervisor.status()
+            case "scale":
+                self._supervisor.scale(int(request["workers"]))
+                return self._supervisor.status()
+            case "stop":
+                self._supervisor.stop(now=bool(request.get("now", False)))
+                return {}
+            case "metrics":
+                return {"metrics": self._supervisor.recorder.tally.last.get("metrics", {})}
+            case "drain":
+                raise UsageError(f"agent {self._supervisor.options.agent} is the only one of this run, and nobody could go "
+                                 "on without it: use `stretto stop`")
+            case other:
+                raise UsageError(f"there is no verb {other!r}")
+
+
+def default_runs() -> Path:
+    """Where runs live unless --runs says otherwise."""
+    return Path(os.environ.get("STRETTO_RUNS", "runs"))

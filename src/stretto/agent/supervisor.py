@@ -1,0 +1,512 @@
+"""The agent: starts workers, watches them, replaces them, and tells the leader what became of them.
+
+Everything here runs on one event loop and nothing waits for a worker, so a death or a freeze is never behind something
+slow. What is decided is decided elsewhere, by pure functions: who is dead (`watch`), whose fault it was (`blame`),
+whether it may be replaced (`budget`), who trains next (`membership.protocol`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import time
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any
+
+from stretto.agent.blame import Crash, Failure, Ledger
+from stretto.agent.budget import Budget
+from stretto.agent.council import Council
+from stretto.agent.folder import RunFolder
+from stretto.agent.forks import ForkServer, describe_exit
+from stretto.agent.link import Message, misread
+from stretto.agent.options import RunOptions
+from stretto.agent.outcome import INTERRUPTED, STOPPED, Outcome
+from stretto.agent.record import Recorder
+from stretto.agent.watch import FROZEN_S, ROUND_S, Limits, Verdict, judge, process_state
+from stretto.agent.worker import Worker, prepare
+from stretto.core.beat import Activity
+from stretto.core.errors import JobFailed, UsageError
+from stretto.core.roster import Roster
+from stretto.membership.status import Phase
+
+JOURNALLED = {"loader": ("loader",), "epoch": ("loader", "epoch"), "eval": ("loader", "epoch", "step"),
+              "report": ("step",), "checkpoint": ("step", "path")}
+"""Messages that go to the journal as they are, and what makes two of them the same."""
+
+
+class Supervisor:
+    """One agent's workers of one job. `run` returns when the job has ended and every process is gone."""
+
+    def __init__(self, options: RunOptions, folder: RunFolder, recorder: Recorder) -> None:
+        self.options = options
+        self.folder = folder
+        self.recorder = recorder
+        self.council = Council(self, wanted=options.wanted, least=options.least, most=options.most)
+        self.workers: dict[str, Worker] = {}
+        self.slices = 0
+        self.mixed = False
+        self.restarts = 0
+        self.forks = ForkServer(died=self._died, gone=self._forks_gone)
+        self._ledger = Ledger()
+        self._budget = Budget(options.max_restarts)
+        self._limits = Limits(outside_s=options.hang_timeout_s, slice_s=options.slice_timeout_s,
+                              first_slice_s=max(options.slice_timeout_s, Limits().first_slice_s))
+        self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._number = 0
+        self._scheduled = 0
+        self._forfeited = 0
+        self._fingerprint: dict[str, Any] | None = None
+        self._finals: dict[str, Message] = {}
+        self._stopping: int | None = None
+        self._last_words = ""
+        self._ending = False
+
+    async def run(self) -> Outcome:
+        """The whole life of the job. The fork server must have been started."""
+        watcher = asyncio.create_task(self._watch())
+        self.balance()
+        try:
+            return await self._outcome
+        finally:
+            self._ending = True
+            watcher.cancel()
+            await self._tear_down()
+
+    # ---- how many
+
+    def balance(self) -> None:
+        """Starts what is missing; ends what is too much and not yet training. Members are let go by the leader's plan."""
+        if self._ending or self._outcome.done() or self._stopping is not None:
+            return
+        wanted = min(self.council.wanted, self.slices) if self.slices else self.council.wanted
+        serving = [worker for worker in self.workers.values() if worker.serving]
+        missing = wanted - len(serving) - self._scheduled - self._forfeited
+        for _ in range(missing):
+            self._start()
+        roster = self.council.roster
+        named = roster.workers if roster is not None else ()
+        waiting = [worker for worker in serving if worker.status.tick is None and worker.name not in named]
+        for worker in waiting[::-1][: max(0, len(serving) - wanted)]:
+            self._let_go(worker, "is no longer wanted")
+
+    def scale(self, workers: int) -> None:
+        """Another wanted number. Refused where it is out of the job's bounds."""
+        options = self.options
+        if self._stopping is not None:
+            raise UsageError(f"run {self.folder.name!r} is being stopped: it cannot be scaled any more")
+        if not options.least <= workers <= options.most:
+            raise UsageError(f"{workers} workers are out of this run's bounds, {options.least} to {options.most}: choose a "
+                             "number between, or start the run with other --workers")
+        if self.slices and workers > self.slices:
+            raise UsageError(_too_many(self.slices, workers))
+        self._forfeited = 0
+        self.recorder.event("scale", f"from {self.council.wanted} to {workers} workers")
+        self.council.want(workers)
+        self.balance()
+
+    def _start(self) -> None:
+        number = self._number
+        self._number += 1
+        name = f"w{number}"
+        worker, fds = prepare(
+            name, agent=self.options.agent, number=number, log=self.folder.log(number),
+            hear=lambda message: self._hear(name, message),
+            fault=lambda text: self._condemn(self.workers[name], Verdict("fault", text)),
+            show=lambda line, error: self.recorder.output(name, line, error),
+        )
+        self.workers[name] = worker
+        env = {"STRETTO_WORKER": name, "STRETTO_AGENT": self.options.agent,
+               "STRETTO_RUN": str(self.folder.path.resolve()), "STRETTO_OPTIONS": self.options.for_workers()}
+
+        async def fork() -> None:
+            try:
+                worker.pid = await self.forks.fork(name, fds, env=env, threads=self.options.threads)
+                worker.started = time.monotonic()
+                self.recorder.event("started", f"pid {worker.pid}", worker=name)
+            except JobFailed as error:
+                self._fail(Failure(str(error)))
+
+        self.council.tell(worker.status)
+        self._spawn(fork())
+
+    def _restart(self, worker: Worker, why: str, *, counted: bool = True) -> None:
+        """Another worker in its place, if the budget allows and the job wants it."""
+        delay = self._budget.ask(time.monotonic()) if counted else 0.0
+        if delay is None:
+            self._forfeited += 1
+            return self._go_on_without(worker, why)
+        self.restarts += 1
+
+        async def later() -> None:
+            await asyncio.sleep(delay)
+            self._scheduled -= 1
+            self.balance()
+
+        self._scheduled += 1
+        self._spawn(later())
+
+    def _go_on_without(self, worker: Worker, why: str) -> None:
+        budget = f"--max-restarts {self.options.max_restarts} within {self._budget.window_s:.0f} s"
+        rest = sum(one.serving or one.status.phase is Phase.FINISHED for one in self.workers.values()) + self._scheduled
+        if rest < self.options.least:
+            crash = worker.crash
+            self._fail(Failure(f"worker {worker.name} {why}, and it is not replaced any more ({budget}): {rest} workers "
+                               f"are left, the job needs {self.options.least}", crash.traceback if crash else ""))
+        else:
+            self.recorder.event("warning", f"is not replaced any more ({budget}); `stretto scale` starts others",
+                                worker=worker.name)
+
+    # ---- what workers say
+
+    def _hear(self, name: str, message: Message) -> None:
+        worker = self.workers[name]
+        if worker.dead or worker.verdict is not None:
+            return
+        wrong = misread(message)
+        if wrong:
+            return self._condemn(worker, Verdict("fault", wrong))
+        self._take(worker, message["kind"], {key: value for key, value in message.items() if key != "kind"})
+
+    def _take(self, worker: Worker, kind: str, fields: dict[str, Any]) -> None:
+        match kind:
+            case "hello":
+                worker.greeted = True
+                host, port = fields["address"]
+                worker.status = replace(worker.status, address=(str(host), int(port)))
+                self._compare(worker, fields.get("fingerprint"))
+            case "ready":
+                self._compare(worker, fields.get("fingerprint"))
+                self._ready(worker, slices=int(fields["slices"]), shape=str(fields["shape"]))
+            case "prepared":
+                worker.status = replace(worker.status, prepared=int(fields["number"]))
+            case "switched":
+                self._switched(worker, fields)
+            case "halted":
+                worker.status = replace(worker.status, halted=int(fields["number"]), tick=fields["tick"],
+                                        blames=str(fields.get("blames") or ""))
+                self.council.tell(worker.status)
+            case "commit":
+                self.recorder.commit(fields)
+            case "digest":
+                self._digest(worker, fields)
+            case "event":
+                self.recorder.event(str(fields["what"]), str(fields.get("text", "")), worker=worker.name)
+            case "crash":
+                worker.crash = Crash(worker.name, fields.get("tick"), str(fields["type"]), str(fields["text"]),
+                                     str(fields.get("traceback", "")))
+            case "finished":
+                self._finished(worker, fields)
+            case "left":
+                self._left(worker, fields)
+            case _ if kind in JOURNALLED:
+                self.recorder.once(kind, fields, *JOURNALLED[kind])
+            case _:
+                pass
+
+    def _compare(self, worker: Worker, fingerprint: dict[str, Any] | None) -> None:
+        """Workers that would compute other bits are refused."""
+        if fingerprint is None:
+            return
+        if self._fingerprint is None:
+            self._fingerprint = fingerprint
+            return
+        keys = sorted({*fingerprint, *self._fingerprint})
+        differences = [f"{key} is {fingerprint.get(key)}, the job's is {self._fingerprint.get(key)}"
+                       for key in keys if fingerprint.get(key) != self._fingerprint.get(key)]
+        if not differences:
+            return
+        text = f"would compute other bits: {'; '.join(differences)}"
+        if self.options.allow_mixed:
+            if not self.mixed:
+                self.recorder.event("warning", f"{text}; admitted by --allow-mixed, so the result is no longer the same "
+                                               "bits for any number of workers", worker=worker.name)
+            self.mixed = True
+        elif not worker.dismissed:
+            self._let_go(worker, f"{text}. Make them alike, or allow it with --allow-mixed", refused=True)
+
+    def _ready(self, worker: Worker, *, slices: int, shape: str) -> None:
+        if worker.dismissed:
+            return
+        worker.status = replace(worker.status, phase=Phase.READY, slices=slices, shape=shape)
+        self.recorder.event("ready", f"after {time.monotonic() - worker.started:.2f} s", worker=worker.name)
+        if not self.slices and slices >= self.options.least:
+            self.slices = slices
+            if self.council.wanted > slices:
+                self.recorder.event("warning", f"{_too_many(slices, self.council.wanted)}; going on with {slices}")
+                self.council.wanted = slices
+        self.council.tell(worker.status)
+        self.balance()
+
+    def _switched(self, worker: Worker, fields: dict[str, Any]) -> None:
+        worker.status = replace(worker.status, phase=Phase.MEMBER, roster=int(fields["number"]), tick=fields["tick"])
+        self.recorder.switched(worker.name, fields)
+        self.council.tell(worker.status)
+        self._ask_chief_to_stop()
+
+    def _digest(self, worker: Worker, fields: dict[str, Any]) -> None:
+        step = int(fields["step"])
+        if "digests" in fields:
+            differ = self.recorder.digests(step, dict(fields["digests"]))
+        else:
+            members = self.council.roster.workers if self.council.roster is not None else ()
+            differ = self.recorder.digest(step, worker.name, str(fields["digest"]), members=members)
+        if differ:
+            self._differ(f"after step {step}", differ)
+
+    def _differ(self, when: str, digests: dict[str, str]) -> None:
+        told = ", ".join(f"{name} {value[:16]}" for name, value in sorted(digests.items()))
+        self._fail(Failure(f"the workers' states differ {when}: {told}. Something in the script depends on the worker (its "
+                           "rank, its own random numbers, time, a value read from outside): make it alike everywhere"))
+
+    def _finished(self, worker: Worker, fields: dict[str, Any]) -> None:
+        self._finals[worker.name] = fields
+        worker.status = replace(worker.status, phase=Phase.FINISHED, tick=fields.get("tick"))
+        self.recorder.event("finished", worker=worker.name)
+        self.council.tell(worker.status)
+        self._see_whether_over()
+
+    def _left(self, worker: Worker, fields: dict[str, Any]) -> None:
+        worker.left = True
+        roster = self.council.roster
+        let_go = roster.number if roster is not None and worker.name in roster.left else worker.status.roster
+        number = int(fields.get("number") or let_go)
+        worker.status = replace(worker.status, phase=Phase.GONE, roster=number)
+        self.recorder.event("left", "in order", worker=worker.name)
+        self.council.tell(worker.status)
+        self.balance()
+
+    # ---- what the leader decides
+
+    def publish(self, roster: Roster) -> None:
+        self.recorder.roster(roster)
+        message = {"kind": "roster", "roster": roster.document()}
+        for name in (*roster.workers, *roster.left):
+            self._send(name, message)
+        for name in [name for name, worker in self.workers.items() if worker.dead]:
+            self.council.forget(name)
+            if name not in self.council.statuses:
+                del self.workers[name]
+
+    def halt(self, number: int, reason: str) -> None:
+        self.recorder.event("broken", f"roster {number}: {reason}")
+        for name in list(self.workers):
+            self._send(name, {"kind": "halt", "number": number})
+
+    def dismiss(self, worker: str, reason: str) -> None:
+        known = self.workers.get(worker)
+        if known is not None and not known.dead:
+            self._let_go(known, reason, refused=known.status.tick is None)
+
+    def lost(self) -> None:
+        self._fail(Failure(f"every worker that held the state is gone: {self._last_words}"))
+
+    def fail(self, reason: str) -> None:
+        self._fail(Failure(reason))
+
+    def _send(self, name: str, message: Message) -> None:
+        worker = self.workers.get(name)
+        if worker is not None and not worker.dead:
+            worker.link.send(message)
+
+    # ---- ends of workers
+
+    def _let_go(self, worker: Worker, reason: str, *, refused: bool = False) -> None:
+        """Ends a worker that is not at fault, or that does not fit: killed, because it may be anywhere in its script."""
+        worker.dismissed = reason
+        self.recorder.event("refused" if refused else "dismissed", reason, worker=worker.name)
+        self._kill(worker)
+        if refused:
+            self._restart(worker, f"was refused: it {reason}")
+        elif worker.status.tick is not None:
+            self._restart(worker, reason, counted=False)
+
+    def _condemn(self, worker: Worker, verdict: Verdict) -> None:
+        """Kills a worker that counts as dead. It is dead for everybody from now on, whatever the kernel still has to do."""
+        if worker.dead or worker.verdict is not None:
+            return
+        worker.verdict = verdict
+        self._last_words = f"{worker.name} was {verdict.what}: {verdict.text}"
+        self.recorder.event(verdict.what, verdict.text, worker=worker.name)
+        self._kill(worker)
+        pulse = worker.beat.read()
+        if verdict.what == "hung" and pulse.activity is Activity.SLICE:
+            place = (pulse.step, pulse.pass_, pulse.slice)
+            self._fail(self._ledger.died_in(place, worker=worker.name, how="both hung in it"))
+        self._restart(worker, f"was {verdict.what} ({verdict.text})")
+
+    def _kill(self, worker: Worker) -> None:
+        if worker.pid:
+            self.forks.kill(worker.pid)
+        worker.status = replace(worker.status, phase=Phase.GONE)
+        self.council.tell(worker.status)
+
+    def _died(self, name: str, code: int) -> None:
+        self._spawn(self._bury(self.workers[name], code))
+
+    async def _bury(self, worker: Worker, code: int) -> None:
+        await worker.last_words()
+        worker.dead = True
+        worker.close()
+        if self._ending:
+            return
+        if worker.verdict is None and not worker.dismissed and not worker.left:
+            self._explain(worker, code)
+        if worker.status.phase is not Phase.FINISHED and worker.status.alive:
+            worker.status = replace(worker.status, phase=Phase.GONE)
+            self.council.tell(worker.status)
+        self._see_whether_over()
+        self.balance()
+
+    def _explain(self, worker: Worker, code: int) -> None:
+        """A death that the agent did not cause."""
+        if worker.status.phase is Phase.FINISHED or self._stopping is not None:
+            return
+        started = self.council.roster is not None
+        if worker.crash is not None:
+            why = f"failed with {worker.crash.summary}"
+            self.recorder.event("crashed", worker.crash.summary, worker=worker.name)
+            failure = self._ledger.crashed(worker.crash, started=started)
+        elif code == 0 and not worker.greeted:
+            why = "ended without stretto.join"
+            failure = Failure(f"{self.options.script} ended without calling stretto.join(): a training script becomes a "
+                              "worker of the job with `job = stretto.join(seed=0)`; see the README for the loop around it")
+        else:
+            why = f"died with {describe_exit(code)}"
+            pulse = worker.beat.read()
+            inside = f" in slice {pulse.slice} of step {pulse.step}" if pulse.activity is Activity.SLICE else ""
+            self.recorder.event("died", f"{describe_exit(code)}{inside}", worker=worker.name)
+            failure = None
+            if pulse.activity is Activity.SLICE:
+                place = (pulse.step, pulse.pass_, pulse.slice)
+                failure = self._ledger.died_in(place, worker=worker.name, how=f"the last with {describe_exit(code)}")
+        self._last_words = f"{worker.name} {why}"
+        if failure is not None:
+            return self._fail(failure)
+        self._restart(worker, why)
+
+    def _forks_gone(self, code: int) -> None:
+        self._fail(Failure(f"the fork server ended with {describe_exit(code)}, and its workers with it: was the machine "
+                           "out of memory?"))
+
+    # ---- the end of the job
+
+    def stop(self, *, now: bool, interrupted: bool = False) -> None:
+        """In order at the next boundary, or at once. A second call may make it `now`."""
+        code = INTERRUPTED if interrupted else STOPPED
+        members = self.council.roster is not None
+        if self._stopping is None:
+            self.recorder.event("stop", "now" if now else "at the next step boundary")
+        self._stopping = code
+        if now or not members:
+            return self._end(Outcome("stopped", code))
+        self._ask_chief_to_stop()
+
+        async def patience() -> None:
+            await asyncio.sleep(self.options.grace_s)
+            self.recorder.event("warning", f"the workers have not stopped within {self.options.grace_s:g} s (--grace): "
+                                           "they are killed")
+            self._end(Outcome("stopped", code))
+
+        self._spawn(patience())
+
+    def _ask_chief_to_stop(self) -> None:
+        if self._stopping is not None and self.council.chief is not None:
+            self._send(self.council.chief, {"kind": "stop"})
+
+    def _see_whether_over(self) -> None:
+        """Ends the job when its members have, and their processes too: a script may still write its model."""
+        alive = [worker for worker in self.workers.values() if not worker.dead]
+        finished = [worker for worker in self.workers.values() if worker.status.phase is Phase.FINISHED]
+        untrained = self.council.roster is None and not any(worker.serving for worker in self.workers.values())
+        if not finished:
+            if self._stopping is not None and not alive:
+                self._end(Outcome("stopped", self._stopping))
+            return
+        if not (self.council.over or untrained) or any(worker in alive for worker in finished):
+            return
+        digests = {name: str(final["digest"]) for name, final in self._finals.items() if final.get("digest")}
+        if len(set(digests.values())) > 1:
+            return self._differ("at the end", digests)
+        digest = next(iter(digests.values()), None)
+        cut = self._stopping is not None and any(final.get("stopped", True) for final in self._finals.values())
+        if cut:
+            return self._end(Outcome("stopped", self._stopping or STOPPED, digest=digest))
+        self._end(Outcome("finished", 0, digest=digest))
+
+    def _fail(self, failure: Failure | None) -> None:
+        if failure is not None:
+            self._end(Outcome.failed(failure))
+
+    def _end(self, outcome: Outcome) -> None:
+        if not self._outcome.done():
+            self.council.ended = True
+            self._outcome.set_result(outcome)
+
+    async def _tear_down(self) -> None:
+        for worker in self.workers.values():
+            if worker.pid and not worker.dead:
+                self.forks.kill(worker.pid)
+        await self.forks.close()
+        for task in list(self._tasks):
+            task.cancel()
+        for worker in self.workers.values():
+            if not worker.dead:
+                await worker.last_words()
+                worker.close()
+        self.recorder.settle()
+
+    # ---- watching
+
+    async def _watch(self) -> None:
+        """Looks at every beat. An agent that was itself stopped begins to count anew when it wakes up."""
+        awake = last = time.monotonic()
+        while True:
+            await asyncio.sleep(ROUND_S)
+            now = time.monotonic()
+            if now - last > FROZEN_S:
+                awake = now
+            last = now
+            watched = [worker for worker in self.workers.values() if worker.pid and worker.serving]
+            pulses = {worker.name: worker.beat.read() for worker in watched}
+            times = [pulse.typical_s for pulse in pulses.values() if pulse.typical_s]
+            typical = statistics.median(times) if times else 0.0
+            for worker in watched:
+                pulse, since = pulses[worker.name], max(awake, worker.started)
+                quiet = now - max(pulse.beaten, since) > self._limits.frozen_s
+                state = process_state(worker.pid) if quiet else ""
+                verdict = judge(pulse, now=now, since=since, state=state, typical_s=typical, limits=self._limits)
+                if verdict is not None:
+                    self._condemn(worker, verdict)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._fail(Failure(f"the agent itself failed: {task.exception()!r}"))
+
+    def status(self) -> dict[str, Any]:
+        """What `ps`, `show` and the server ask for."""
+        tally, roster = self.recorder.tally, self.council.roster
+        workers = [{"worker": worker.name, "pid": worker.pid, "phase": worker.status.phase.value,
+                    "tick": worker.status.tick, "roster": worker.status.roster}
+                   for worker in self.workers.values() if not worker.dead]
+        return {
+            "name": self.folder.name, "state": "stopping" if self._stopping is not None else "running",
+            "pid": os.getpid(), "workers": workers, "wanted": self.council.wanted, "least": self.options.least,
+            "most": self.options.most, "members": len(roster.members) if roster else 0,
+            "roster": roster.number if roster else 0, "slices": self.slices, "steps": tally.steps,
+            "epoch": tally.last.get("epoch"), "step": tally.last.get("step"), "metrics": tally.last.get("metrics", {}),
+            "steps_per_s": round(tally.steps_per_s, 3), "restarts": self.restarts,
+        }
+
+
+def _too_many(slices: int, workers: int) -> str:
+    return (f"slices={slices} allows at most {slices} workers, {workers} were asked for: raise slices= in job.loader(...) "
+            "or lower the number of workers")

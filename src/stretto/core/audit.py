@@ -1,0 +1,111 @@
+"""Exactly once, proved from a journal: a pure function from its records to what is wrong with them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from stretto.core.journal import Commit, Digests, End, EpochEnd, LoaderLine, Record, lives
+
+FINDINGS = 50
+"""At most so many are told; one fault tends to repeat in every later step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What a journal proves. `findings` is empty if and only if every promise that can be checked from it held."""
+
+    steps: int
+    epochs: int
+    samples: int
+    digests: int
+    findings: tuple[str, ...]
+
+    @property
+    def holds(self) -> bool:
+        return not self.findings
+
+
+def audit(records: Iterable[Record]) -> Audit:
+    """Every sample of every finished epoch in exactly one committed step, no gap in steps, equal digests."""
+    kept = lives(records)
+    commits = [one for one in kept if isinstance(one, Commit)]
+    digests = [one for one in kept if isinstance(one, Digests)]
+    loaders = {one.loader: one for one in kept if isinstance(one, LoaderLine)}
+    finished = sorted({(one.loader, one.epoch) for one in kept if isinstance(one, EpochEnd)})
+    by_epoch: dict[tuple[str, int], list[Commit]] = {key: [] for key in finished if _trains(loaders, key[0])}
+    for commit in commits:
+        by_epoch.setdefault((commit.loader, commit.epoch), []).append(commit)
+    findings = [*_steps(commits), *_digests(digests), *_end(kept, commits)]
+    for key, group in sorted(by_epoch.items()):
+        findings += _epoch(key, group, loader=loaders.get(key[0]), finished=key in finished)
+    checked = [key for key in by_epoch if key in finished]
+    return Audit(
+        steps=len(commits),
+        epochs=len(checked),
+        samples=sum(commit.count for commit in commits),
+        digests=len(digests),
+        findings=tuple(findings[:FINDINGS]),
+    )
+
+
+def _trains(loaders: dict[str, LoaderLine], name: str) -> bool:
+    return name not in loaders or loaders[name].train
+
+
+def _steps(commits: Sequence[Commit]) -> Iterator[str]:
+    if not commits:
+        yield "no step was committed: there is nothing to prove"
+        return
+    if commits[0].step not in (0, 1):
+        yield f"the first committed step is {commits[0].step}: the steps before it are missing"
+    for before, after in itertools.pairwise(commits):
+        if after.step == before.step:
+            yield f"step {after.step} was committed twice"
+        elif after.step != before.step + 1:
+            yield f"step {after.step} follows step {before.step}: the numbers have a gap"
+
+
+def _digests(digests: Sequence[Digests]) -> Iterator[str]:
+    for one in digests:
+        if not one.equal or len(set(one.digests.values())) > 1:
+            told = ", ".join(f"{worker} {value[:12]}" for worker, value in sorted(one.digests.items()))
+            yield f"the workers' states differ after step {one.step}: {told}"
+
+
+def _end(records: Sequence[Record], commits: Sequence[Commit]) -> Iterator[str]:
+    """A finished run says how many steps it had; a journal with fewer has lost its last lines."""
+    ends = [one for one in records if isinstance(one, End)]
+    if ends and ends[-1].state == "finished" and ends[-1].steps != len(commits) and commits:
+        yield f"the run ended after {ends[-1].steps} steps, the journal has {len(commits)}"
+
+
+def _epoch(
+    key: tuple[str, int], commits: Sequence[Commit], *, loader: LoaderLine | None, finished: bool
+) -> Iterator[str]:
+    name, epoch = key
+    where = f"epoch {epoch} of loader {name}"
+    if loader is None:
+        yield f"{where}: the journal does not say how many samples the loader has"
+        return
+    place = 0
+    for commit in sorted(commits, key=lambda one: one.first):
+        if commit.first < place:
+            yield f"{where}: samples {commit.first}..{place - 1} are in step {commit.step} and in an earlier one"
+        elif commit.first > place:
+            yield f"{where}: samples {place}..{commit.first - 1} are in no step before step {commit.step}"
+        place = max(place, commit.first + commit.count)
+    if place > loader.samples:
+        yield f"{where}: place {place - 1} is beyond its {loader.samples} samples"
+    if finished:
+        yield from _tail(where, place, loader, batch=commits[-1].batch if commits else loader.batch)
+
+
+def _tail(where: str, place: int, loader: LoaderLine, *, batch: int) -> Iterator[str]:
+    missing = loader.samples - place
+    if loader.tail == "keep" and missing > 0:
+        yield f"{where}: the last {missing} of {loader.samples} samples are in no committed step"
+    elif loader.tail != "keep" and missing >= batch:
+        yield (f"{where}: {missing} of {loader.samples} samples are in no committed step; "
+               f'tail="drop" may leave at most {batch - 1}')
