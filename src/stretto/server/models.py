@@ -193,9 +193,7 @@ class Node(BaseModel):
     alive: bool = True
     cordoned: bool = Field(False, description="gets no new workers, and loses those it has")
     price: float = Field(0, description="of one slot and hour")
-    jobs: dict[str, int] = Field(
-        default_factory=dict, description="workers of each job; jobs of other tenants together as `other`"
-    )
+    jobs: dict[str, int] = Field(default_factory=dict, description="workers of each job; jobs of other tenants together as `other`")
 
 
 class Nodes(BaseModel):
@@ -403,9 +401,7 @@ class TraceRow(BaseModel):
     duration_s: float | None
     worker_seconds: float
     steps: int
-    throughput: dict[str, float] = Field(
-        default_factory=dict, description="samples a second measured at each number of workers"
-    )
+    throughput: dict[str, float] = Field(default_factory=dict, description="samples a second measured at each number of workers")
     model: dict[str, float] = Field(default_factory=dict, description="the fitted goodput model that the job reported")
 
 
@@ -423,6 +419,4 @@ class Problem(BaseModel):
     status: int
     title: str
     detail: str
-    errors: list[dict[str, Any]] = Field(
-        default_factory=list, description="the places in a body that were wrong: `at`, `text`"
-    )
+    errors: list[dict[str, Any]] = Field(default_factory=list, description="the places in a body that were wrong: `at`, `text`")

@@ -1,7 +1,8 @@
 """What a job is asked to be: the one shape of job files, of `stretto submit` and of `POST /v1/jobs`.
 
-It is SkyPilot's shape (`name, workdir, envs, resources, run`) plus `elastic`, `priority`, `deadline` and `price_limit`. Unknown keys
-are errors everywhere: a misspelt limit that is silently ignored costs somebody a night of training.
+It is SkyPilot's shape (`name, workdir, envs, resources, run`) plus `elastic`, `priority`, `deadline` and
+`price_limit`. Unknown keys are errors everywhere: a misspelt limit that is silently ignored costs somebody a night of
+training.
 """
 
 from __future__ import annotations
@@ -18,9 +19,7 @@ Argument = Annotated[str, StringConstraints(max_length=4096)]
 
 MOST_WORKERS = 4096
 MASK = "********"
-SECRET = re.compile(
-    r"(secret|token|passw|credential|api_?key|private|auth|_key$|^key$|cookie|session|dsn)", re.IGNORECASE
-)
+SECRET = re.compile(r"(secret|token|passw|credential|api_?key|private|auth|_key$|^key$|cookie|session|dsn)", re.IGNORECASE)
 
 
 class Strict(BaseModel):
@@ -32,9 +31,7 @@ class Strict(BaseModel):
     @classmethod
     def _without_nul(cls, value: object) -> object:
         if _has_nul(value):
-            raise ValueError(
-                "a text contains a NUL or half a surrogate pair, which no argument, path or database can carry: remove it"
-            )
+            raise ValueError("a text contains a NUL or half a surrogate pair, which no argument or path can carry: remove it")
         return value
 
 
@@ -49,7 +46,7 @@ def _has_nul(value: object) -> bool:
 class Resources(Strict):
     """What one worker needs."""
 
-    slots: int = Field(1, ge=1, le=1024, description="slots a worker")
+    slots: int = Field(1, ge=1, le=1, description="slots a worker: a slot is a place for one worker")
     node_type: Name | None = Field(None, description="only on nodes of this type")
 
 
@@ -76,9 +73,7 @@ class Elastic(Strict):
     )
     batch: Literal["fixed", "linear", "adaptive"] = "fixed"
     autoscale: Autoscale | None = None
-    plan: list[Stage] = Field(
-        default_factory=list, max_length=256, description="a scripted scaling plan, for experiments"
-    )
+    plan: list[Stage] = Field(default_factory=list, max_length=256, description="a scripted scaling plan, for experiments")
 
     @model_validator(mode="after")
     def _ordered(self) -> Elastic:
@@ -115,15 +110,9 @@ class JobSpec(Strict):
     )
     elastic: Elastic = Field(default_factory=Elastic)
     priority: int = Field(0, ge=-100, le=100, description="higher goes first")
-    deadline: float | None = Field(
-        None, ge=0, le=10**11, description="unix seconds by which the job should have finished"
-    )
-    price_limit: float | None = Field(
-        None, ge=0, le=10**9, description="what the job may cost, in the units of the nodes' prices"
-    )
-    preemptible: bool = Field(
-        True, description="may be set back to the queue when somebody more important needs its slots"
-    )
+    deadline: float | None = Field(None, ge=0, le=10**11, description="unix seconds by which the job should have finished")
+    price_limit: float | None = Field(None, ge=0, le=10**9, description="what the job may cost, in the units of the nodes' prices")
+    preemptible: bool = Field(True, description="may be set back to the queue when somebody more important needs its slots")
     restarts: int = Field(3, ge=0, le=100, description="how often a job whose processes were lost is started again")
     ready_timeout_s: float = Field(600, ge=1, le=86400, description="a job without a first step after this has failed")
     steps: int | None = Field(None, ge=1, le=10**12, description="how many steps it will take, if known: helps to plan")
@@ -142,9 +131,7 @@ class JobSpec(Strict):
         if not value or (isinstance(value, str) and not value.strip()):
             raise ValueError("run is empty: give an argument list such as [python, train.py]")
         if isinstance(value, list) and (len(value) > 1024 or not value[0]):
-            raise ValueError(
-                f"run has {len(value)} arguments, the first is {value[0]!r}: at most 1024, the first not empty"
-            )
+            raise ValueError(f"run has {len(value)} arguments, the first is {value[0]!r}: at most 1024, the first not empty")
         return value
 
     @property

@@ -1,0 +1,242 @@
+"""This machine as a cluster: nodes are groups of slots, jobs are `stretto run` processes in sessions of their own.
+
+The folders under `home` are the truth, not this process's memory: `jobs/ID/life-N/` has the keeper's lock and the
+exit code, `runs/NAME/` is the run's own. A server that comes back finds every life by them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from shlex import join
+
+from stretto.clusters.base import Assignment, NodeInfo, Seen, Sighting, Stop
+from stretto.clusters.control import Denied, Unreachable, ask
+from stretto.clusters.life import GRACE_S, Life, mark
+from stretto.clusters.slots import Held, assign, cores
+from stretto.clusters.tail import Tail
+
+LOOK_S = 0.25
+MANY = 16
+"""With more lives than this, one look a second half."""
+LOOK_MANY_S = 0.5
+STOP_AGAIN_S = 5.0
+KILL_AFTER_S = GRACE_S + 10.0
+"""After the agent's own grace and the keeper's: whoever is still there is killed."""
+
+STRETTO = (sys.executable, "-c", "from stretto.cli.main import main; main()")
+
+
+def default_slots() -> int:
+    """GPUs if there are any, else cores."""
+    gpus = len([name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit()])
+    return gpus or len(os.sched_getaffinity(0))
+
+
+@dataclass(slots=True)
+class LocalCluster:
+    """Implements `Cluster`."""
+
+    home: Path
+    infos: tuple[NodeInfo, ...]
+    launcher: tuple[str, ...] = STRETTO
+    name: str = "local"
+    lives: dict[tuple[str, int], Life] = field(default_factory=dict)
+    _held: Held = field(default_factory=dict)
+    _cpus: list[int] = field(default_factory=lambda: sorted(os.sched_getaffinity(0)))
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _closed: bool = False
+    _news: list[Sighting] = field(default_factory=list)
+
+    def nodes(self) -> Sequence[NodeInfo]:
+        return self.infos
+
+    # -- bringing about ------------------------------------------------------------------------------------------
+
+    async def apply(self, wanted: Sequence[Assignment]) -> None:
+        listed = {(one.job, one.life): one for one in wanted}
+        for key, life in self.lives.items():
+            if key not in listed and not life.gone:
+                life.assignment = _stopped(life.assignment)
+        for key, one in listed.items():
+            if key in self.lives:
+                self.lives[key].assignment = one
+            else:
+                self.lives[key] = self._life(one)
+        self._bind()
+        self._wake.set()
+
+    def _life(self, one: Assignment) -> Life:
+        run = self.home / "runs" / (one.run or one.job)
+        folder = self.home / "jobs" / one.job / f"life-{one.life}"
+        return Life(one, folder, run, Tail(run / "journal.jsonl", one.offset))
+
+    def _bind(self) -> None:
+        wanted = {life.assignment.job: life.assignment.nodes for life in self.lives.values() if not life.gone}
+        before, self._held = self._held, assign(self.infos, wanted, self._held)
+        for life in self.lives.values():
+            job = life.assignment.job
+            if not life.gone and life.seen and before.get(job) != self._held.get(job):
+                life.bind(self._cores(job))
+
+    def _cores(self, job: str) -> set[int]:
+        return cores(self.infos, self._held.get(job, {}), available=self._cpus)
+
+    def _start(self, life: Life) -> None:
+        """Starts a life that has never begun."""
+        one = life.assignment
+        cwd = Path(one.workdir) if one.workdir else self.home / "jobs" / one.job / "work"
+        life.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not one.workdir:
+            cwd.mkdir(exist_ok=True)
+        if not cwd.is_dir():
+            self._end(life, code=126, text=f"workdir {one.workdir} is not a folder here: make it, or change workdir")
+            return
+        try:
+            env = {**one.env, **mark(one.job, one.life)}
+            life.launch(self._command(one), cwd=cwd, env=env, cpus=self._cores(one.job))
+            life.asked = one.workers
+        except OSError as error:
+            life.tries += 1
+            self._news.append(Sighting(Seen.TROUBLE, one.job, one.life, text=f"cannot be started yet: {error}"))
+
+    def _command(self, one: Assignment) -> list[str]:
+        run = [*self.launcher, "resume" if one.resume else "run"]
+        flags = ["--runs", str(self.home / "runs"), "--name", one.run or one.job]
+        flags += ["--workers", f"{one.least}:{one.most}", "--start", str(max(one.least, min(one.most, one.workers)))]
+        if one.resume:
+            return [*run, one.run or one.job, "--runs", str(self.home / "runs"), *flags[4:]]
+        if one.work.elastic:
+            return [*run, *flags, *one.work.script]
+        if one.work.command:
+            return list(one.work.command)
+        return [os.environ.get("SHELL") or "/bin/sh", "-c", _prelude([*run, *flags]) + one.work.shell]
+
+    # -- looking -------------------------------------------------------------------------------------------------
+
+    async def watch(self) -> AsyncIterator[Sequence[Sighting]]:
+        while not self._closed:
+            sightings = await asyncio.to_thread(self._look)
+            for life in [life for life in self.lives.values() if not life.gone and life.seen]:
+                await self._steer(life)
+            sightings, self._news = sightings + self._news, []
+            if sightings:
+                yield sightings
+            pause = LOOK_S if len(self.lives) <= MANY else LOOK_MANY_S
+            self._wake.clear()
+            try:
+                await asyncio.wait_for(self._wake.wait(), pause)
+            except TimeoutError:
+                pass
+
+    def _look(self) -> list[Sighting]:
+        found: list[Sighting] = []
+        for key, life in list(self.lives.items()):
+            if life.gone:
+                continue
+            try:
+                self._look_at(life, found)
+            except OSError as error:
+                found.append(Sighting(Seen.TROUBLE, *key, text=f"cannot be looked at: {error}"))
+        return found
+
+    def _look_at(self, life: Life, found: list[Sighting]) -> None:
+        one = life.assignment
+        alive = life.alive()
+        if not life.seen:
+            if not alive and life.exit() is None and not life.begun():
+                if one.stop is None:
+                    self._start(life)
+                else:
+                    self._end(life, code=-15, text="stopped before it was started")
+                return
+            life.seen = True
+            kind = Seen.STARTED if life.process is not None else Seen.ADOPTED
+            found.append(Sighting(kind, one.job, one.life))
+        lines = life.tail.read()
+        if lines:
+            found.append(Sighting(Seen.LINES, one.job, one.life, lines=lines, offset=life.tail.offset))
+        if not alive and not lines:
+            if life.exit() is None and not life.seal():
+                return
+            ended = life.exit() or {}
+            code = ended.get("code")
+            text = str(ended.get("text", ""))[-4000:]
+            self._end(life, code=code if isinstance(code, int) else None, text=text)
+
+    def _end(self, life: Life, *, code: int | None, text: str) -> None:
+        life.gone = True
+        one = life.assignment
+        self._news.append(Sighting(Seen.GONE, one.job, one.life, offset=life.tail.offset, code=code, text=text))
+
+    async def _steer(self, life: Life) -> None:
+        """Brings one running life to what is wanted of it. What does not work is tried at the next look."""
+        one = life.assignment
+        try:
+            if one.stop is not None:
+                await self._stop(life, one.stop)
+            elif life.asked != one.workers and (life.run / "control.json").exists():
+                await ask(life.run, "scale", workers=one.workers)
+                life.asked = one.workers
+        except Unreachable:
+            pass
+        except Denied as error:
+            life.asked = one.workers
+            self._news.append(Sighting(Seen.TROUBLE, one.job, one.life, text=str(error)))
+
+    async def _stop(self, life: Life, stop: Stop) -> None:
+        now = time.monotonic()
+        first = min(life.stop_sent.values(), default=now)
+        if now - first > KILL_AFTER_S:
+            self._kill(life)
+            return
+        if now - life.stop_sent.get(stop, -STOP_AGAIN_S) < STOP_AGAIN_S:
+            return
+        again = stop in life.stop_sent
+        life.stop_sent[stop] = now
+        try:
+            await ask(life.run, "stop", now=stop is Stop.NOW)
+        except (Unreachable, Denied):
+            # No agent to ask: a plain command, or one that has not opened its port yet. The keeper passes a signal on.
+            life.signal()
+            if stop is Stop.NOW and again:
+                life.signal()
+
+    def _kill(self, life: Life) -> None:
+        """The last resort: the keeper's second signal kills the job and sweeps up what it has left."""
+        life.signal()
+        life.signal()
+
+    # -- what is left --------------------------------------------------------------------------------------------
+
+    def log(self, job: str, life: int, run: str) -> Mapping[str, str]:
+        found = {"console": str(self.home / "jobs" / job / f"life-{life}" / "console.log")}
+        logs = self.home / "runs" / run / "logs"
+        if logs.is_dir():
+            found.update({path.stem: str(path) for path in sorted(logs.glob("*.log"))[:4096]})
+        return found
+
+    async def forget(self, job: str, runs: Sequence[str]) -> None:
+        for path in [self.home / "jobs" / job, *(self.home / "runs" / run for run in runs)]:
+            await asyncio.to_thread(shutil.rmtree, path, True)
+        for key in [key for key in self.lives if key[0] == job]:
+            del self.lives[key]
+
+    async def close(self) -> None:
+        self._closed = True
+        self._wake.set()
+
+
+def _stopped(one: Assignment) -> Assignment:
+    return replace(one, stop=Stop.NOW)
+
+
+def _prelude(run: Sequence[str]) -> str:
+    """In a shell job, `stretto run script.py` is this job's elastic part: name, folder and limits are filled in."""
+    return f'stretto() {{ if [ "$1" = run ]; then shift; {join(run)} "$@"; else {join(STRETTO)} "$@"; fi; }}\n'

@@ -1,0 +1,103 @@
+"""How a server is set up: everything that `stretto serve` can be told, in one place, checked before anything is
+opened."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stretto.clusters.base import NodeInfo
+from stretto.clusters.local import STRETTO, default_slots
+from stretto.core.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    home: Path = Path("~/.stretto")
+    database: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8787
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    slots: int | None = None
+    nodes: int = 1
+    price: float = 0.0
+    policy: str | None = None
+    """None: what was chosen last, else `goodput` if there is one, else `fifo`."""
+    interval_s: float = 10.0
+    policy_timeout_s: float = 5.0
+    quota: int | None = None
+    """The most slots that the jobs of one tenant may hold together."""
+    cooldown_s: float = 5.0
+    """A job that was resized is left alone for so long, unless somebody waits for its minimum."""
+    rate: float = 200.0
+    most_jobs: int = 20_000
+    launcher: tuple[str, ...] = field(default=STRETTO)
+    """How `stretto` is started for jobs; tests put simulated agents here."""
+
+    def checked(self) -> Settings:
+        """The same, or `UsageError` with the option that has to change."""
+        if not 1 <= self.nodes <= 1024:
+            raise UsageError(f"--nodes {self.nodes} is out of range: 1 to 1024")
+        if self.slots is not None and not 1 <= self.slots <= 4096:
+            raise UsageError(f"--slots {self.slots} is out of range: 1 to 4096")
+        if not 0 <= self.port <= 65535:
+            raise UsageError(f"--port {self.port} is out of range: 0 (any) to 65535")
+        if self.interval_s <= 0 or self.policy_timeout_s <= 0:
+            raise UsageError(f"--interval {self.interval_s:g} and --policy-timeout {self.policy_timeout_s:g} must be above 0 s")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise UsageError("--tls-cert and --tls-key belong together: give both or none")
+        for path in (self.tls_cert, self.tls_key):
+            if path is not None and not path.is_file():
+                raise UsageError(f"{path} does not exist: --tls-cert and --tls-key name PEM files")
+        if not loopback(self.host) and self.tls_cert is None:
+            raise UsageError(
+                f"--host {self.host} would send tokens over the network in the clear: give --tls-cert and --tls-key, "
+                "or stay on 127.0.0.1 behind a proxy that does TLS"
+            )
+        return self
+
+    @property
+    def folder(self) -> Path:
+        return self.home.expanduser().absolute()
+
+    @property
+    def url(self) -> str:
+        return self.database or f"sqlite:///{self.folder / 'server.db'}"
+
+    def infos(self) -> tuple[NodeInfo, ...]:
+        slots = self.slots or default_slots()
+        return tuple(NodeInfo(f"node{number}", slots, price=self.price) for number in range(self.nodes))
+
+    def names(self, port: int) -> frozenset[str]:
+        """Names that requests may call this server by."""
+        own = {"127.0.0.1", "localhost", "[::1]", *(name.lower() for name in self.allowed_hosts)}
+        if self.host not in ("0.0.0.0", "::", ""):
+            own.add(f"[{self.host}]" if ":" in self.host else self.host.lower())
+        return frozenset(own | {f"{name}:{port}" for name in own})
+
+    def origins(self, port: int) -> frozenset[str]:
+        scheme = "https" if self.tls_cert else "http"
+        return frozenset(f"{scheme}://{name}" for name in self.names(port))
+
+    def prepare(self) -> None:
+        """Makes the home, for this user alone."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.chmod(self.folder, 0o700)
+            for name in ("runs", "jobs"):
+                (self.folder / name).mkdir(exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise UsageError(f"--home {self.folder} cannot be used: {error.strerror}: choose another with --home DIR") from error
+
+
+def loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

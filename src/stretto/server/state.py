@@ -1,0 +1,220 @@
+"""The one place where a job's state follows from its events.
+
+`fold` is pure. Everything that the server knows about a job's life is what this function made of the job's events;
+whoever wants to change something appends an event and looks at the result. Progress inside a run is not here: it is
+read from the run's journal (`known.py`) and may be lost without harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from stretto.core.errors import StrettoError
+from stretto.server.models import ACTIVE, ENDED, JobState
+from stretto.server.spec import JobSpec
+
+
+class Conflict(StrettoError):
+    """The event is not possible in the state that the job is in."""
+
+
+class Changed(Conflict):
+    """Somebody changed the job first: the version is not the expected one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An event that has not been written yet."""
+
+    kind: str
+    text: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What follows from a job's events."""
+
+    id: str
+    tenant: str
+    spec: JobSpec
+    state: JobState
+    submitted_at: float
+    version: int = 1
+    started_at: float | None = None
+    ended_at: float | None = None
+    wanted: int = 0
+    nodes: dict[str, int] = field(default_factory=dict)
+    wish: int | None = None
+    pinned: bool = False
+    workers: int = 0
+    life: int = 0
+    """How often its processes were started; the name of the folder of the present ones."""
+    run: str = ""
+    """The name of the present life's run folder."""
+    restarts: int = 0
+    resizes: int = 0
+    pause_ms: float = 0.0
+    changed_at: float | None = None
+    """When its allocation changed last: cool-downs count from here."""
+    paused_by: str | None = None
+    digest: str | None = None
+    error: str | None = None
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def document(self) -> dict[str, Any]:
+        fields = {name: getattr(self, name) for name in self.__slots__ if name not in ("spec", "state")}
+        return {**fields, "state": str(self.state), "spec": self.spec.model_dump(mode="json")}
+
+    @staticmethod
+    def read(document: dict[str, Any]) -> Record:
+        spec = JobSpec.model_validate(document["spec"])
+        return Record(**{**document, "spec": spec, "state": JobState(document["state"])})
+
+
+Fold = Callable[[Record, dict[str, Any], float], Record]
+
+
+def fold(record: Record | None, kind: str, data: dict[str, Any], t: float) -> Record:
+    """The record after one more event. Raises `Conflict` where the event makes no sense."""
+    if record is None:
+        if kind != "submitted":
+            raise Conflict(f"the first event of a job is 'submitted', not {kind!r}")
+        spec = JobSpec.model_validate(data["spec"])
+        return Record(id=data["id"], tenant=data["tenant"], spec=spec, state=JobState.QUEUED, submitted_at=t)
+    step = FOLDS.get(kind)
+    if step is None:
+        raise Conflict(f"{kind!r} is not a kind of event")
+    return replace(step(record, data, t), version=record.version + 1)
+
+
+def _need(record: Record, states: frozenset[JobState], what: str) -> None:
+    if record.state not in states:
+        wanted = " or ".join(sorted(states))
+        raise Conflict(f"job '{record.name}' is {record.state}: only a {wanted} job can be {what}")
+
+
+def _same(record: Record, _data: dict[str, Any], _t: float) -> Record:
+    return record
+
+
+def _allocated(record: Record, data: dict[str, Any], t: float) -> Record:
+    """A decision has given it another size. From the queue, this starts its next life."""
+    _need(record, frozenset({JobState.QUEUED, JobState.STARTING, JobState.RUNNING}), "given workers")
+    nodes = {str(name): int(count) for name, count in data["nodes"].items()}
+    after = replace(record, wanted=sum(nodes.values()), nodes=nodes, reason=str(data.get("reason", "")), changed_at=t)
+    if record.state is JobState.QUEUED:
+        run = str(data.get("run") or record.id)
+        return replace(after, state=JobState.STARTING, life=record.life + 1, workers=0, paused_by=None, run=run)
+    return after
+
+
+def _ready(record: Record, data: dict[str, Any], t: float) -> Record:
+    _need(record, frozenset({JobState.STARTING}), "ready")
+    return replace(record, state=JobState.RUNNING, workers=int(data["workers"]), started_at=record.started_at or t)
+
+
+def _resized(record: Record, data: dict[str, Any], _t: float) -> Record:
+    pause = float(data.get("pause_ms") or 0.0)
+    return replace(record, workers=int(data["workers"]), resizes=record.resizes + 1, pause_ms=record.pause_ms + pause)
+
+
+def _wished(record: Record, data: dict[str, Any], _t: float) -> Record:
+    if record.state in ENDED:
+        raise Conflict(f"job '{record.name}' has ended ({record.state}): it cannot be scaled any more")
+    return replace(record, wish=data["workers"], pinned=bool(data["pin"]))
+
+
+def _changed(record: Record, data: dict[str, Any], _t: float) -> Record:
+    if record.state in ENDED:
+        raise Conflict(f"job '{record.name}' has ended ({record.state}): it cannot be changed any more")
+    document = record.spec.model_dump(mode="json")
+    for key in ("priority", "deadline", "price_limit"):
+        if key in data:
+            document[key] = data[key]
+    if "plan" in data:
+        document["elastic"]["plan"] = data["plan"]
+    after = replace(record, spec=JobSpec.model_validate(document))
+    return replace(after, wish=None, pinned=False) if "wish" in data else after
+
+
+def _pausing(record: Record, data: dict[str, Any], _t: float) -> Record:
+    _need(record, frozenset({JobState.STARTING, JobState.RUNNING}), "paused")
+    return replace(record, state=JobState.PAUSING, paused_by=str(data["by"]))
+
+
+def _paused(record: Record, _data: dict[str, Any], t: float) -> Record:
+    """All processes are gone. By its user: until it is resumed; by the policy: back in the queue."""
+    _need(record, frozenset({JobState.PAUSING, JobState.QUEUED}), "set aside")
+    by = record.paused_by if record.state is JobState.PAUSING else "user"
+    state = JobState.QUEUED if by == "policy" else JobState.PAUSED
+    return replace(record, state=state, workers=0, wanted=0, nodes={}, changed_at=t)
+
+
+def _resumed(record: Record, _data: dict[str, Any], _t: float) -> Record:
+    _need(record, frozenset({JobState.PAUSED}), "resumed")
+    return replace(record, state=JobState.QUEUED, paused_by=None)
+
+
+def _cancelling(record: Record, _data: dict[str, Any], _t: float) -> Record:
+    _need(record, ACTIVE - {JobState.CANCELLING}, "cancelled")
+    return replace(record, state=JobState.CANCELLING)
+
+
+def _restarting(record: Record, data: dict[str, Any], _t: float) -> Record:
+    _need(record, frozenset({JobState.STARTING, JobState.RUNNING}), "restarted")
+    return replace(
+        record,
+        state=JobState.STARTING,
+        life=record.life + 1,
+        restarts=record.restarts + 1,
+        workers=0,
+        run=str(data["run"]),
+    )
+
+
+def _end(state: JobState) -> Fold:
+    def step(record: Record, data: dict[str, Any], t: float) -> Record:
+        if record.state in ENDED:
+            raise Conflict(f"job '{record.name}' has already ended ({record.state})")
+        error = data.get("error")
+        return replace(
+            record,
+            state=state,
+            ended_at=t,
+            workers=0,
+            wanted=0,
+            nodes={},
+            digest=data.get("digest") or record.digest,
+            error=str(error) if error else None,
+            reason="",
+        )
+
+    return step
+
+
+FOLDS: dict[str, Fold] = {
+    "allocated": _allocated,
+    "started": _same,
+    "adopted": _same,
+    "worker": _same,
+    "report": _same,
+    "ready": _ready,
+    "resized": _resized,
+    "wished": _wished,
+    "changed": _changed,
+    "pausing": _pausing,
+    "paused": _paused,
+    "resumed": _resumed,
+    "cancelling": _cancelling,
+    "restarting": _restarting,
+    "finished": _end(JobState.FINISHED),
+    "failed": _end(JobState.FAILED),
+    "cancelled": _end(JobState.CANCELLED),
+}
