@@ -51,12 +51,12 @@ class Ledger:
         if not started:
             return Failure(f"the script failed at its start, in worker {crash.worker}: {crash.summary}",
             crash.traceback,
-                           exit_code=_exit_code(crash))
+                           exit_code=exit_code_of(crash))
         if not twins:
             return None
         where = f"after {crash.tick} exchanges" if crash.tick is not None else "at its start"
         return Failure(f"the script failed in the same way in workers {twins[0].worker} and {crash.worker}, {where}: "
-                       f"{crash.summary}", crash.traceback, exit_code=_exit_code(crash))
+                       f"{crash.summary}", crash.traceback, exit_code=exit_code_of(crash))
 
     def died_in(self, place: Place, *, worker: str, how: str) -> Failure | None:
         """A worker died or hung while it computed a slice, without an exception to show."""
@@ -74,8 +74,8 @@ def _alike(one: Crash, other: Crash) -> bool:
     return (one.tick, one.type, one.text) == (other.tick, other.type, other.text)
 
 
-def _exit_code(crash: Crash) -> int:
+def exit_code_of(crash: Crash | None) -> int:
     """`sys.exit(3)` everywhere is a job that exits with 3."""
-    if crash.type == "SystemExit" and crash.text.isdigit():
+    if crash is not None and crash.type == "SystemExit" and crash.text.isdigit():
         return int(crash.text) or 1
     return 1

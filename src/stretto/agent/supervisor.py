@@ -15,7 +15,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
 
-from stretto.agent.blame import Crash, Failure, Ledger
+from stretto.agent.blame import Crash, Failure, Ledger, exit_code_of
 from stretto.agent.budget import Budget
 from stretto.agent.council import Council
 from stretto.agent.folder import RunFolder
@@ -195,8 +195,8 @@ class Supervisor:
             case "event":
                 self.recorder.event(str(fields["what"]), str(fields.get("text", "")), worker=worker.name)
             case "crash":
-                worker.crash = Crash(worker.name, fields.get("tick"), str(fields["type"]), str(fields["text"]),
-                                     str(fields.get("traceback", "")))
+                shown = "" if fields.get("usage") else str(fields.get("traceback", ""))
+                worker.crash = Crash(worker.name, fields.get("tick"), fields["type"], fields["text"], shown)
             case "finished":
                 self._finished(worker, fields)
             case "left":
@@ -301,7 +301,9 @@ class Supervisor:
             self._let_go(known, reason, refused=known.status.tick is None)
 
     def lost(self) -> None:
-        self._fail(Failure(f"every worker that held the state is gone: {self._last_words}"))
+        crash = self._ledger.crashes[-1] if self._ledger.crashes else None
+        text = f"every worker that held the state is gone: {self._last_words}"
+        self._fail(Failure(text, crash.traceback if crash else "", exit_code_of(crash)))
 
     def fail(self, reason: str) -> None:
         self._fail(Failure(reason))

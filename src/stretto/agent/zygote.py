@@ -18,7 +18,7 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
@@ -29,7 +29,6 @@ FDS = 4
 WARM = ("torch", "torch.distributed", "torch.utils.data", "torch._dynamo", "numpy", "stretto.train.worker")
 """What workers need anyway. torch._dynamo is here because every optimizer imports it at its first step."""
 
-Runner = Callable[[str, Sequence[str]], int]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -189,20 +188,11 @@ def _live(request: dict[str, Any], fds: list[int], *, script: str, argv: list[st
     os.environ.update(request["env"])
     os.environ["STRETTO_LINK"] = str(link)
     os.environ["STRETTO_BEAT"] = str(beat)
-    sys.argv = [script, *argv]
-    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
     _reopen_streams()
     _set_threads(int(request.get("threads", 1)))
-    return _runner()(script, argv)
+    from stretto.train.worker import run_script
 
-
-def _runner() -> Runner:
-    """The worker's own side of its life; the plain one where a script does not train with us."""
-    try:
-        from stretto.train.worker import run_script
-    except ImportError:
-        from stretto.agent.bare import run_script
-    return run_script
+    return run_script(script, argv)
 
 
 def _set_threads(threads: int) -> None:

@@ -1,0 +1,81 @@
+"""The `stretto` command. Verbs are loaded when they are called, so help is quick and loads no torch."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import typer
+import typer.core
+import typer.main
+
+from stretto.cli.verbs import VERBS
+from stretto.core.errors import StrettoError, UsageError
+
+USAGE = 2
+
+
+class LazyVerbs(typer.core.TyperGroup):
+    """Knows every verb by name; imports the one that is called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in VERBS:
+            return None
+        return self.commands.get(cmd_name) or typer.core.TyperCommand(cmd_name, help=VERBS[cmd_name].help)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in VERBS:
+            self.commands[args[0]] = load(args[0])
+        return super().resolve_command(ctx, args)
+
+
+def load(name: str) -> Any:
+    """The command of a verb. A missing extra is said, not shown as a traceback."""
+    verb = VERBS[name]
+    try:
+        module = importlib.import_module(verb.module)
+    except ModuleNotFoundError as error:
+        if not verb.extra or (error.name or "").startswith("stretto"):
+            raise
+        raise UsageError(f"`stretto {name}` needs {error.name}, which is not installed: "
+                         f"pip install 'stretto[{verb.extra}]'") from error
+    app = getattr(module, "app", None)
+    if app is None:
+        app = typer.Typer(add_completion=False, rich_markup_mode=None)
+        app.command(name, help=verb.help, context_settings=getattr(module, "CONTEXT", None))(module.command)
+    command = typer.main.get_command(app)
+    command.name = name
+    return command
+
+
+def group() -> LazyVerbs:
+    return LazyVerbs(
+        name="stretto",
+        help="Train PyTorch models on a number of workers that may change at any step: nobody stops, and the model comes out "
+             "the same, bit for bit.",
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+def main() -> None:
+    """Exit codes: 0 done, 1 the job failed or a check did not hold, 2 a mistake in the call."""
+    try:
+        group().main(prog_name="stretto")
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(USAGE)
+    except StrettoError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except BrokenPipeError:
+        sys.stderr.close()  # nobody reads any more, and nobody is to be told
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
