@@ -17,7 +17,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
+RESULTS = Path(os.environ.get("BENCH_RESULTS") or ROOT / "benchmarks" / "results")
+"""Another folder for trials that should not replace what was measured on a quiet machine."""
 Peers = Mapping[str, object]
 PACKAGES = ("torch", "numpy", "scipy", "torchft")
 
