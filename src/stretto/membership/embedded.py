@@ -96,6 +96,7 @@ class EmbeddedStore:
             end = self._table.next_expiry()
             wait = None if end is None else max(0.001, end - self._clock())
             try:
-                await asyncio.wait_for(self._earlier.wait(), wait)
+                async with asyncio.timeout(wait):
+                    await self._earlier.wait()
             except TimeoutError:
                 self._advance()

@@ -30,6 +30,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, cast
 
 from stretto.core.roster import Roster
@@ -79,9 +80,19 @@ def revision(entries: Entries, key: str) -> int:
     return entry.revision if entry else 0
 
 
+@lru_cache(maxsize=64)
+def _read_roster(document: str) -> Roster:
+    return Roster.read(json.loads(document))
+
+
+@lru_cache(maxsize=4096)
+def _read_status(document: str) -> WorkerStatus:
+    return WorkerStatus.read(json.loads(document))
+
+
 def roster(entries: Entries) -> Roster | None:
-    document = value(entries, ROSTER)
-    return Roster.read(document) if document else None
+    entry = entries.get(ROSTER)
+    return _read_roster(entry.value) if entry else None
 
 
 def broken(entries: Entries) -> int:
@@ -89,7 +100,8 @@ def broken(entries: Entries) -> int:
 
 
 def statuses(entries: Entries) -> dict[str, WorkerStatus]:
-    return {worker: WorkerStatus.read(document) for worker, document in under(entries, WORKERS).items()}
+    return {key.removeprefix(WORKERS): _read_status(entry.value)
+            for key, entry in entries.items() if key.startswith(WORKERS)}
 
 
 def view(entries: Entries, *, term: int, awaited: frozenset[str] = frozenset(),

@@ -46,7 +46,8 @@ class Mirror:
         """Returns at the next change, or after the timeout."""
         news = self._news
         try:
-            await asyncio.wait_for(news.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):  # wait_for may swallow a cancellation before Python 3.12
+                await news.wait()
         except TimeoutError:
             pass
 

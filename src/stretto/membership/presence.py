@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stretto.membership.keys import text
+from stretto.membership.keys import WORKERS, text
 from stretto.membership.store import Guard, Put, Store, StoreError
 from stretto.membership.timing import Fence, Timing
 
@@ -110,7 +110,9 @@ class Presence:
                     await asyncio.sleep(self._timing.renewal_s)
 
     def _dirty(self) -> list[str]:
-        return [key for key, value in self._wanted.items() if self._written.get(key) != value]
+        """Workers' records before the agent's own: a leader must not see an agent without its workers."""
+        dirty = [key for key, value in self._wanted.items() if self._written.get(key) != value]
+        return sorted(dirty, key=lambda key: not key.startswith(WORKERS))
 
     async def _flush(self) -> None:
         if self._unsure:

@@ -280,14 +280,14 @@ def _begin(view: View, *, number: int, cause: str) -> tuple[Action, ...]:
     """The first roster of a life, as soon as the fewest workers are ready."""
     ready = _ready(view)
     if not ready:
-        return ()
+        return _relics(view)
     reference = ready[0]
     slices = _slices(view, reference)
     if slices < view.least:
         return (Fail(f"slices={slices} allows at most {slices} workers, {view.least} were asked for: raise slices= in "
                      f"job.loader(...) or lower --workers"),)
     fitting = _fitting(view, reference)
-    refusals = _refusals(ready, reference, slices=slices)
+    refusals = _relics(view) + _refusals(ready, reference, slices=slices)
     chosen = choose((), fitting, count=_count(view, slices))
     if len(chosen) < max(1, view.least):
         return refusals
@@ -342,6 +342,12 @@ def _plan(view: View, roster: Roster, *, base: int, present: Sequence[str]) -> t
 
 
 # --- Dismissals -----------------------------------------------------------------------------------
+
+
+def _relics(view: View) -> tuple[Dismiss, ...]:
+    """Workers that still hold the state of an earlier life."""
+    return tuple(Dismiss(status.worker, "has the state of an earlier life of the job")
+                 for status in view.workers.values() if status.training and status.tick is not None)
 
 
 def _refusals(ready: Iterable[WorkerStatus], reference: WorkerStatus, *, slices: int) -> tuple[Dismiss, ...]:

@@ -48,6 +48,7 @@ class Seat:
             return False
         if mine and not roster.rescue and self.roster is not None and not replaces:
             return False
+        self.built = False  # first, so that another thread never takes the new plan for a built one
         self.plan = roster
         self.built = not mine
         return mine
@@ -65,10 +66,9 @@ class Seat:
         The group of an offered plan must be kept until this worker enters a roster or halts, even if a newer plan is
         heard.
         """
-        self.offered = self.agreed
-        fits = self.plan is not None and self.roster is not None and self.plan.base == self.roster.number
-        if self.offered is None and fits and self.built:
-            self.offered = self.plan
+        plan, built = self.plan, self.built
+        fits = built and plan is not None and self.roster is not None and plan.base == self.roster.number
+        self.offered = self.agreed or (plan if fits else None)
         return 0 if self.offered is None else self.offered.number
 
     def exchanged(self, offered: int, offers: Sequence[int]) -> None:

@@ -83,7 +83,8 @@ class Team:
         with self._changed:
             superseded = self.seat.plan
             build = self.seat.hear(roster)
-            if self.seat.plan is not superseded and superseded is not None and superseded is not self.seat.agreed:
+            kept = superseded is self.seat.plan or superseded is self.seat.agreed or superseded is self.seat.offered
+            if superseded is not None and not kept:
                 self._drop(superseded.number)
             self._changed.notify_all()
             offered = self.seat.plan is roster and self.seat.built
