@@ -54,6 +54,14 @@ class Council:
         return over(self.view)
 
     @property
+    def settled(self) -> bool:
+        """The last roster is in effect on all of its members."""
+        if self.roster is None or self.broken >= self.roster.number:
+            return False
+        known = (self.statuses.get(worker) for worker in self.roster.workers)
+        return all(status is not None and status.roster >= self.roster.number for status in known)
+
+    @property
     def chief(self) -> str | None:
         return self.roster.members[0].worker if self.roster is not None else None
 

@@ -11,6 +11,7 @@ import asyncio
 import os
 import statistics
 import time
+import traceback
 from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
@@ -351,14 +352,14 @@ class Supervisor:
     async def _bury(self, worker: Worker, code: int) -> None:
         await worker.last_words()
         worker.dead = True
-        worker.close()
         if self._ending:
-            return
+            return worker.close()
         if worker.verdict is None and not worker.dismissed and not worker.left:
             self._explain(worker, code)
         if worker.status.phase is not Phase.FINISHED and worker.status.alive:
             worker.status = replace(worker.status, phase=Phase.GONE)
             self.council.tell(worker.status)
+        worker.close()
         self._see_whether_over()
         self.balance()
 
@@ -491,7 +492,8 @@ class Supervisor:
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            self._fail(Failure(f"the agent itself failed: {task.exception()!r}"))
+            error = task.exception()
+            self._fail(Failure(f"the agent itself failed: {error!r}", "".join(traceback.format_exception(error))))
 
     def status(self) -> dict[str, Any]:
         """What `ps`, `show` and the server ask for."""
@@ -503,7 +505,7 @@ class Supervisor:
             "name": self.folder.name, "state": "stopping" if self._stopping is not None else "running",
             "pid": os.getpid(), "workers": workers, "wanted": self.council.wanted, "least": self.options.least,
             "most": self.options.most, "members": len(roster.members) if roster else 0,
-            "roster": roster.number if roster else 0, "slices": self.slices, "steps": tally.steps,
+            "roster": roster.number if roster else 0, "settled": self.council.settled, "slices": self.slices, "steps": tally.steps,
             "epoch": tally.last.get("epoch"), "step": tally.last.get("step"), "metrics": tally.last.get("metrics", {}),
             "steps_per_s": round(tally.steps_per_s, 3), "restarts": self.restarts,
         }

@@ -1,0 +1,73 @@
+"""`stretto logs`: what workers print, each line with its worker's name."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from stretto.agent.control import alive
+from stretto.agent.folder import RunFolder
+from stretto.cli.common import Run, Runs, folder_of
+from stretto.core.errors import UsageError
+
+POLL_S = 0.2
+CHUNK = 1 << 20
+
+
+def command(
+    run: Run,
+    *,
+    follow: Annotated[bool, Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    worker: Annotated[str | None, Option(metavar="K", help="Only this worker: 3 or w3; `agent` for the agent's own.")] = None,
+    runs: Runs = None,
+) -> None:
+    folder = folder_of(run, runs)
+    tails: dict[Path, _Tail] = {}
+    while True:
+        ended = not follow or folder.read(folder.result) is not None or not alive(folder)
+        paths = _paths(folder, worker)
+        if not paths and worker is not None and ended:
+            known = ", ".join(path.stem.removeprefix("worker-") for path in _paths(folder, None)) or "none"
+            raise UsageError(f"run {folder.name!r} has no log of worker {worker!r}: there are {known}")
+        for path in paths:
+            tails.setdefault(path, _Tail(path)).print_new(last=ended)
+        if ended:
+            return
+        time.sleep(POLL_S)
+
+
+@dataclass(slots=True)
+class _Tail:
+    path: Path
+    place: int = 0
+    rest: bytes = b""
+
+    def print_new(self, *, last: bool) -> None:
+        """Whole lines; at the end also one that has no end."""
+        stem = self.path.stem
+        label = f"w{stem.removeprefix('worker-')}" if stem.startswith("worker-") else stem
+        with open(self.path, "rb") as file:
+            file.seek(self.place)
+            while data := file.read(CHUNK):
+                self.place += len(data)
+                *lines, self.rest = (self.rest + data).split(b"\n")
+                for line in lines:
+                    sys.stdout.write(f"[{label}] {line.decode('utf-8', 'replace')}\n")
+        if last and self.rest:
+            sys.stdout.write(f"[{label}] {self.rest.decode('utf-8', 'replace')}\n")
+            self.rest = b""
+        sys.stdout.flush()
+
+
+def _paths(folder: RunFolder, worker: str | None) -> list[Path]:
+    if worker is not None:
+        path = folder.logs / "agent.log" if worker == "agent" else folder.logs / f"worker-{worker.removeprefix('w')}.log"
+        return [path] if path.is_file() else []
+    found = [path for path in folder.logs.glob("worker-*.log") if re.fullmatch(r"worker-\d+", path.stem)]
+    return sorted(found, key=lambda path: int(path.stem.removeprefix("worker-")))

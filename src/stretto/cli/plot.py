@@ -1,0 +1,89 @@
+"""`stretto plot`: loss curves by step, workers over time, and what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import matplotlib
+from typer import Argument, Option
+
+from stretto.agent.folder import RunFolder, find
+from stretto.cli.common import Runs, runs_folder
+from stretto.core.errors import UsageError
+from stretto.core.journal import Commit, Event, Record, Switch, lives
+
+matplotlib.use("Agg")
+
+MARKED = {"died": "x", "frozen": "*", "hung": "*", "silent": "*", "crashed": "x", "refused": "s"}
+"""Events that are drawn, and their marks."""
+STYLES = ("-", "--", ":", "-.")
+
+
+def command(
+    run: Annotated[list[str], Argument(metavar="RUN...", help="One run, or several whose curves are laid over each other.")],
+    *,
+    output: Annotated[Path | None, Option("--output", "-o", help="[default: plot.png in the first run's folder]")] = None,
+    metric: Annotated[str | None, Option(help="Which logged value [default: loss, or the first].", show_default=False)] = None,
+    runs: Runs = None,
+) -> None:
+    folders = [find(one, runs=runs_folder(runs)) for one in run]
+    path = output or folders[0].path / "plot.png"
+    draw(folders, path, metric=metric)
+    print(path)
+
+
+def draw(folders: Sequence[RunFolder], path: Path, *, metric: str | None = None) -> None:
+    """Writes the picture. Raises `UsageError` if there is nothing to draw."""
+    from matplotlib import pyplot
+
+    histories = {folder.name: lives(folder.records()) for folder in folders}
+    figure, (curves, workers) = pyplot.subplots(2, 1, figsize=(10, 7), height_ratios=(2, 1), layout="constrained")
+    try:
+        for place, (name, records) in enumerate(histories.items()):
+            commits = [one for one in records if isinstance(one, Commit)]
+            if not commits:
+                raise UsageError(f"run {name!r} has not committed a step yet: there is nothing to plot")
+            chosen = _metric(commits, metric, name)
+            style = STYLES[place % len(STYLES)]
+            curves.plot([one.step for one in commits], [one.metrics.get(chosen, float("nan")) for one in commits],
+                        style, label=name, linewidth=2.2 if place == 0 else 1.4)
+            curves.set_ylabel(chosen)
+            _workers(workers, records, commits, style=style, label=name, detailed=place == 0)
+        curves.set_xlabel("step")
+        curves.legend()
+        curves.grid(alpha=0.3)
+        workers.set_xlabel("seconds")
+        workers.set_ylabel("workers")
+        workers.yaxis.get_major_locator().set_params(integer=True)
+        workers.grid(alpha=0.3)
+        figure.savefig(path, dpi=110)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}: choose another place with --output") from error
+    finally:
+        pyplot.close(figure)
+
+
+def _metric(commits: Sequence[Commit], wanted: str | None, name: str) -> str:
+    known = list(dict.fromkeys(key for one in commits for key in one.metrics))
+    if not known:
+        raise UsageError(f"run {name!r} has no logged values: call step.log(loss=loss) in the script")
+    if wanted is not None and wanted not in known:
+        raise UsageError(f"run {name!r} has no logged value {wanted!r}: it has {', '.join(known)}")
+    return wanted or ("loss" if "loss" in known else known[0])
+
+
+def _workers(axes: Any, records: Sequence[Record], commits: Sequence[Commit], *, style: str, label: str, detailed: bool) -> None:
+    began = records[0].t
+    times, counts = [one.t - began for one in commits], [one.workers for one in commits]
+    axes.step([*times, times[-1]], [*counts, counts[-1]], style, where="post", label=label, linewidth=1.8)
+    axes.set_ylim(bottom=0, top=max([*counts, *(axes.get_ylim()[1] - 1,)]) + 1)
+    if not detailed:
+        return
+    for one in records:
+        if isinstance(one, Switch) and one.cause != "start":
+            axes.annotate(f"{one.cause}\n{one.pause_ms:.0f} ms", (one.t - began, one.workers), fontsize=7, ha="center", va="bottom")
+        elif isinstance(one, Event) and one.what in MARKED:
+            axes.plot([one.t - began], [0.3], MARKED[one.what], color="crimson", markersize=8)
+            axes.annotate(f"{one.worker} {one.what}", (one.t - began, 0.3), fontsize=7, color="crimson", ha="left", va="bottom")
