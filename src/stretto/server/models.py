@@ -400,7 +400,8 @@ class TraceRow(BaseModel):
     state: JobState
     duration_s: float | None
     worker_seconds: float
-    steps: int
+    batch: int | None = None
+    steps: int = Field(description="committed, or declared where more")
     throughput: dict[str, float] = Field(default_factory=dict, description="samples a second measured at each number of workers")
     model: dict[str, float] = Field(default_factory=dict, description="the fitted goodput model that the job reported")
 

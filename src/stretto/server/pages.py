@@ -1,7 +1,7 @@
 """The page's files, as web/build.py left them in static/.
 
-They are read once, when the server starts: a request only picks an entry of a dictionary, so no path from a request is
-ever opened. They hold no data and need no token; everything that they show comes through the API with one. The
+They are read once, when the server starts: a request only picks an entry of a dictionary, so no path from a request
+is ever opened. They hold no data and need no token; everything that they show comes through the API with one. The
 content security policy of `security.py` allows scripts and styles from this server alone and none inside the page.
 """
 
@@ -69,8 +69,6 @@ class Pages:
 def read(folder: Path) -> Mapping[str, File]:
     """Paths of requests to files. Only kinds that a page needs: whatever else lies there is not served."""
     found = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in TYPES) if folder.is_dir() else []
-    files = {
-        f"/{path.relative_to(folder).as_posix()}": File.of(path.read_bytes(), kind=TYPES[path.suffix]) for path in found
-    }
+    files = {f"/{path.relative_to(folder).as_posix()}": File.of(path.read_bytes(), kind=TYPES[path.suffix]) for path in found}
     index = files.pop("/index.html", None)
     return {"/": index or File.of(UNBUILT, kind=TYPES[".txt"]), **files}

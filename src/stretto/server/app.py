@@ -1,0 +1,174 @@
+"""The server put together: parts, loops, routes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import FastAPI
+
+from stretto.clusters.base import Cluster
+from stretto.clusters.local import LocalCluster
+from stretto.core.errors import UsageError
+from stretto.server import VERSION, views
+from stretto.server.book import Book
+from stretto.server.conductor import Conductor
+from stretto.server.database import Lock, connect, migrate
+from stretto.server.decider import Decider
+from stretto.server.hub import Hub, dump
+from stretto.server.ledger import Ledger
+from stretto.server.look import allocation
+from stretto.server.page import Page
+from stretto.server.policies import Runner, names
+from stretto.server.problems import install
+from stretto.server.routes import api
+from stretto.server.security import Buckets, Gate
+from stretto.server.settings import Settings
+from stretto.server.state import Draft
+from stretto.server.storage import Storage
+from stretto.server.tokens import TokenStore
+
+SLOW_LOOPS_S = 60.0
+
+
+@dataclass(slots=True)
+class Server:
+    """Everything that a request may need."""
+
+    settings: Settings
+    storage: Storage
+    tokens: TokenStore
+    book: Book
+    hub: Hub
+    conductor: Conductor
+    decider: Decider
+    ledger: Ledger
+    cluster: Cluster
+    lock: Lock
+    page: Page
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    started_at: float = field(default_factory=time.time)
+    tasks: list[asyncio.Task[Any]] = field(default_factory=list)
+
+    async def start(self) -> None:
+        self.conductor.adopt()
+        await self.cluster.apply(self.conductor.assignments())
+        await self.book.note(Draft("server", f"stretto {VERSION} has started", {"version": VERSION}))
+        for name, loop in (
+            ("hub", self.hub.run),
+            ("cluster", self.conductor.watch),
+            ("keeper", self.conductor.keep),
+            ("decisions", self.decider.loop),
+            ("housekeeping", self.housekeep),
+        ):
+            self.tasks.append(asyncio.create_task(self.conductor.supervise(name, loop), name=name))
+        self.conductor.trigger("start")
+        # What was loaded lives as long as the server: the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+
+    async def stop(self) -> None:
+        """Jobs go on; the next server finds them again."""
+        self.stopping.set()
+        for reader in list(self.hub.readers):
+            reader.awake.set()
+        await self.cluster.close()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        with contextlib.suppress(Exception):
+            await self.book.flush(list(self.book.records))
+        await self.decider.runner.close()
+        await asyncio.to_thread(self.tokens.flush)
+        self.lock.release()
+        self.storage.engine.dispose()
+
+    async def housekeep(self) -> None:
+        while True:
+            await asyncio.sleep(SLOW_LOOPS_S)
+            await asyncio.to_thread(self.tokens.flush)
+            await asyncio.to_thread(self.storage.forget_keys, before=time.time() - 86400)
+            await self.decider.draw()
+            if not await asyncio.to_thread(self.lock.alive):
+                await self.conductor.alarm("lock", "the database session that holds this server's lock was lost: restart it")
+
+    def reason(self, job: str) -> str:
+        record = self.book.records[job]
+        return self.decider.reason(record)
+
+
+def build(settings: Settings, *, cluster: Cluster | None = None) -> Server:
+    """Opens the database and puts the parts together. Nothing runs yet."""
+    settings = settings.checked()
+    settings.prepare()
+    engine = connect(settings.url)
+    migrate(engine)
+    lock = Lock(engine, home=settings.folder)
+    storage = Storage(engine)
+    cluster = cluster or LocalCluster(settings.folder, settings.infos(), launcher=settings.launcher)
+    tokens = TokenStore(storage)
+
+    def line(job: str, tenant: str | None) -> str | None:
+        record = book.records.get(job)
+        if record is None or not views.seen(record, tenant):
+            return None
+        return dump(views.summary(record, book.known[job], reason=decider.reason(record)))
+
+    hub = Hub(
+        summary=line,
+        allocation=lambda tenant: allocation(server, tenant).model_dump_json(),
+        event=lambda one: dump(views.event(one)),
+    )
+    book = Book(storage, publish=hub.publish)
+    book.load()
+    hub.last = storage.last_event()
+    conductor = Conductor(settings, book, hub, cluster)
+    ledger = Ledger(storage)
+    runner = Runner(timeout_s=settings.policy_timeout_s)
+    decider = Decider(conductor, ledger, runner, policy=_policy(settings, storage))
+    decider.cordoned = frozenset(storage.setting("cordoned") or ())
+    server = Server(settings, storage, tokens, book, hub, conductor, decider, ledger, cluster, lock, Page.load())
+    return server
+
+
+def _policy(settings: Settings, storage: Storage) -> str:
+    known = names()
+    chosen = settings.policy or storage.setting("policy") or ("goodput" if "goodput" in known else "fifo")
+    if chosen not in known:
+        raise UsageError(f"--policy {chosen!r} does not exist: choose one of {', '.join(sorted(known))}")
+    return chosen
+
+
+def create_app(server: Server, *, port: int) -> FastAPI:
+    """The ASGI application. `port` is the one that clients use: it is part of the Host and Origin checks."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await server.start()
+        try:
+            yield
+        finally:
+            await server.stop()
+
+    app = FastAPI(
+        title="stretto", version=VERSION, lifespan=lifespan, openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None,
+        description="The job server of stretto.",
+    )  # fmt: skip
+    app.state.server = server
+    install(app)
+    api(app, server)
+    settings = server.settings
+    app.add_middleware(
+        Gate,
+        check=lambda secret: server.tokens.check(secret, now=time.time()),
+        hosts=settings.names(port),
+        origins=settings.origins(port),
+        page=server.page.has,
+        requests=Buckets(rate=settings.rate, burst=2 * settings.rate),
+    )
+    return app
