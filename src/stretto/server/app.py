@@ -23,7 +23,7 @@ from stretto.server.decider import Decider
 from stretto.server.hub import Hub, dump
 from stretto.server.ledger import Ledger
 from stretto.server.look import allocation
-from stretto.server.page import Page
+from stretto.server.pages import Pages
 from stretto.server.policies import Runner, names
 from stretto.server.problems import install
 from stretto.server.routes import api
@@ -50,7 +50,7 @@ class Server:
     ledger: Ledger
     cluster: Cluster
     lock: Lock
-    page: Page
+    pages: Pages
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     started_at: float = field(default_factory=time.time)
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
@@ -132,7 +132,7 @@ def build(settings: Settings, *, cluster: Cluster | None = None) -> Server:
     runner = Runner(timeout_s=settings.policy_timeout_s)
     decider = Decider(conductor, ledger, runner, policy=_policy(settings, storage))
     decider.cordoned = frozenset(storage.setting("cordoned") or ())
-    server = Server(settings, storage, tokens, book, hub, conductor, decider, ledger, cluster, lock, Page.load())
+    server = Server(settings, storage, tokens, book, hub, conductor, decider, ledger, cluster, lock, Pages())
     return server
 
 
@@ -168,7 +168,7 @@ def create_app(server: Server, *, port: int) -> FastAPI:
         check=lambda secret: server.tokens.check(secret, now=time.time()),
         hosts=settings.names(port),
         origins=settings.origins(port),
-        page=server.page.has,
+        page=server.pages.holds,
         requests=Buckets(rate=settings.rate, burst=2 * settings.rate),
     )
     return app

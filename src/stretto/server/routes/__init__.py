@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI
 
 from stretto.server.routes import cluster, health, jobs, policies, runs, stream, tokens
 
@@ -16,8 +16,7 @@ def api(app: FastAPI, server: Server) -> None:
     """Adds every route."""
     for part in (jobs, runs, cluster, policies, tokens, stream, health):
         app.include_router(part.router)
-    for path, (content, kind, unchanging) in server.page.files.items():
-        _file(app, path, content, kind, unchanging)
+    app.router.routes.extend(server.pages.routes())
     original = app.openapi
 
     def described() -> dict[str, object]:
@@ -30,12 +29,3 @@ def api(app: FastAPI, server: Server) -> None:
         return document
 
     app.openapi = described  # type: ignore[method-assign]
-
-
-def _file(app: FastAPI, path: str, content: bytes, kind: str, unchanging: bool) -> None:
-    headers = {"cache-control": "public, max-age=31536000, immutable" if unchanging else "no-cache"}
-
-    async def give() -> Response:
-        return Response(content, media_type=kind, headers=headers)
-
-    app.add_api_route(path, give, methods=["GET", "HEAD"], include_in_schema=False)
