@@ -22,6 +22,9 @@ from stretto.scheduling import policies
 from stretto.scheduling.words import Allocation, Job, Node, Placement, Policy, size
 
 MOST_ANSWER = 64 << 20
+READY = b"ready\n"
+START_S = 120.0
+"""Imports on a machine that is very busy."""
 
 
 def names() -> dict[str, str]:
@@ -66,30 +69,29 @@ class Runner:
         self.timeout_s = timeout_s
         self._module = module
         self._child: asyncio.subprocess.Process | None = None
-        self._fresh = True
 
     async def decide(self, snapshot: Snapshot) -> Answer:
         """The policy's answer, checked. `PolicyError` if there is none in time."""
         try:
             child = await self._ready()
-            limit = self.timeout_s + (20.0 if self._fresh else 0.0)
-            line = await asyncio.wait_for(self._ask(child, snapshot), limit)
+            line = await asyncio.wait_for(self._ask(child, snapshot), self.timeout_s)
         except TimeoutError as error:
             await self.close()
             raise PolicyError(f"policy '{snapshot.policy}' has not answered within {self.timeout_s:g} s") from error
         except (OSError, EOFError, asyncio.IncompleteReadError, ValueError) as error:
             await self.close()
             raise PolicyError(f"policy '{snapshot.policy}' has ended its process ({type(error).__name__})") from error
-        self._fresh = False
         return check(snapshot, line)
 
     async def _ready(self) -> asyncio.subprocess.Process:
         if self._child is None or self._child.returncode is not None:
-            self._fresh = True
             self._child = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", self._module, str(self.timeout_s),
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=MOST_ANSWER, start_new_session=True,
             )  # fmt: skip
+            assert self._child.stdout is not None
+            if await asyncio.wait_for(self._child.stdout.readline(), START_S) != READY:
+                raise EOFError
         return self._child
 
     async def _ask(self, child: asyncio.subprocess.Process, snapshot: Snapshot) -> bytes:

@@ -9,26 +9,51 @@ import pickle
 import resource
 import struct
 import sys
+import time
 from dataclasses import replace
-from functools import lru_cache
 from typing import BinaryIO
 
 from stretto.batching.goodput import GoodputModel
 from stretto.scheduling.words import Job
-from stretto.server.policies import Snapshot, current, load
+from stretto.server.policies import READY, Snapshot, current, load, names
 from stretto.server.snapshot import from_speeds
 
 MOST_MEMORY = 8 << 30
+FITTING_S = 0.5
+"""Fits of one decision; who comes later keeps the model of last time, or has none yet."""
+
+
+class Models:
+    """Models of jobs that report none of their own, from their measured speeds, fitted again when these have changed."""
+
+    def __init__(self) -> None:
+        self._fitted: dict[str, tuple[object, GoodputModel | None]] = {}
+
+    def add(self, snapshot: Snapshot) -> list[Job]:
+        kind = snapshot.nodes[0].kind if snapshot.nodes else "default"
+        until = time.monotonic() + FITTING_S
+        self._fitted = {name: self._fitted[name] for name in snapshot.measured if name in self._fitted}
+        return [self._one(job, snapshot, kind, until) for job in snapshot.jobs]
+
+    def _one(self, job: Job, snapshot: Snapshot, kind: str, until: float) -> Job:
+        seen = snapshot.measured.get(job.name)
+        if job.models or seen is None:
+            return job
+        if self._fitted.get(job.name, (None, None))[0] != seen and time.monotonic() < until:
+            self._fitted[job.name] = (seen, from_speeds(*seen, most=job.most))
+        model = self._fitted.get(job.name, (None, None))[1]
+        return replace(job, models={kind: model}) if model is not None else job
 
 
 def serve(source: BinaryIO, sink: BinaryIO) -> None:
     memory: dict[str, object] = {}
+    models = Models()
     while head := source.read(8):
         (length,) = struct.unpack("<Q", head)
         snapshot: Snapshot = pickle.loads(source.read(length))
         try:
             policy = load(snapshot.policy)
-            answer = policy(modelled(snapshot), snapshot.nodes, current(snapshot, memory.get(snapshot.policy)), snapshot.time_s)
+            answer = policy(models.add(snapshot), snapshot.nodes, current(snapshot, memory.get(snapshot.policy)), snapshot.time_s)
             memory = {snapshot.policy: answer.memory}
             places = {job: [list(one) for one in placement] for job, placement in answer.places.items() if placement}
             text = json.dumps({"places": places, "reasons": dict(answer.reasons)})
@@ -38,31 +63,17 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
         sink.flush()
 
 
-def modelled(snapshot: Snapshot) -> list[Job]:
-    """The jobs; those without a model of their own get one from their measured speeds."""
-    kind = snapshot.nodes[0].kind if snapshot.nodes else "default"
-    jobs: list[Job] = []
-    for job in snapshot.jobs:
-        if not job.models and job.name in snapshot.measured:
-            batch, speeds = snapshot.measured[job.name]
-            model = _fitted(batch, speeds, job.most)
-            jobs.append(replace(job, models={kind: model}) if model is not None else job)
-        else:
-            jobs.append(job)
-    return jobs
-
-
-@lru_cache(maxsize=4096)
-def _fitted(batch: int, speeds: tuple[tuple[int, float], ...], most: int) -> GoodputModel | None:
-    return from_speeds(batch, speeds, most=most)
-
-
 def main() -> None:
     # What a policy prints must not end up in its answer.
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    # Imports are not part of a decision's time: they are done before the first one.
+    import scipy.optimize  # noqa: F401
+
+    names()
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
-    os.nice(5)
+    sink.write(READY)
+    sink.flush()
     serve(sys.stdin.buffer, sink)
 
 

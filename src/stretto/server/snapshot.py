@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -94,7 +95,12 @@ def measured(known: Known) -> tuple[int, tuple[tuple[int, float], ...]] | None:
     """(batch, (workers, samples a second)…) of a job that reports no model: one is fitted from this, off the server's thread."""
     if known.batch is None or not known.speeds:
         return None
-    return known.batch, tuple(sorted((int(workers), round(speed, 3)) for workers, speed in known.speeds.items()))
+    return known.batch, tuple(sorted((int(workers), _rough(speed)) for workers, speed in known.speeds.items()))
+
+
+def _rough(speed: float) -> float:
+    """In steps of five percent: a fit for every flicker would cost more than it is worth."""
+    return 1.05 ** round(math.log(speed, 1.05)) if speed > 0 else 0.0
 
 
 def from_speeds(batch: int, speeds: Sequence[tuple[int, float]], *, most: int) -> GoodputModel | None:

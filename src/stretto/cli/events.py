@@ -1,0 +1,39 @@
+"""`stretto events`: what happened to a job, or to all."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Annotated
+
+from typer import Argument, Option
+
+from stretto.cli.remote import Out, Output, Server, client, show
+
+
+def command(
+    job: Annotated[
+        str | None, Argument(metavar="[JOB]", help="The job's id or name; all jobs without one.", show_default=False)
+    ] = None,
+    *,
+    follow: Annotated[bool, Option("--follow", "-f", help="Go on with what happens.")] = False,
+    server: Server = None,
+    output: Out = Output.TABLE,
+) -> None:
+    with client(server) as ask:
+        after, items = 0, []
+        while page := ask.events(job, after=after).items:
+            items += page
+            after = page[-1].id
+        if show(items, output):
+            return
+        for event in items:
+            line(event.t, event.kind, event.text)
+        if follow:
+            wanted = ask.resolve(job) if job else None
+            for frame in ask.stream(last_event_id=after):
+                if frame.kind == "event" and wanted in (None, frame.data["job"]):
+                    line(frame.data["t"], frame.data["kind"], frame.data["text"])
+
+
+def line(t: float, kind: str, text: str) -> None:
+    print(f"{datetime.datetime.fromtimestamp(t):%H:%M:%S}  {kind:<11} {text}", flush=True)

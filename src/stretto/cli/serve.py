@@ -1,0 +1,41 @@
+"""`stretto serve`: the job server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+
+def command(
+    *,
+    home: Annotated[Path, Option(help="Database, run folders and the saved login.", envvar="STRETTO_HOME")] = Path("~/.stretto"),
+    database: Annotated[str | None, Option(metavar="URL", help="sqlite:///file or postgresql://… [default: in the home].")] = None,
+    host: Annotated[str, Option(help="The address to listen on; not loopback: TLS is needed.")] = "127.0.0.1",
+    port: Annotated[int, Option(help="0 for any free one.")] = 8787,
+    tls_cert: Annotated[Path | None, Option(help="PEM file.", show_default=False)] = None,
+    tls_key: Annotated[Path | None, Option(help="PEM file.", show_default=False)] = None,
+    allowed_host: Annotated[list[str] | None, Option(help="A further name of this server.", show_default=False)] = None,
+    slots: Annotated[int | None, Option(help="Slots of a node [default: GPUs, or cores].", show_default=False)] = None,
+    nodes: Annotated[int, Option(help="Nodes on this machine.")] = 1,
+    price: Annotated[float, Option(help="Of one slot and hour.")] = 0.0,
+    policy: Annotated[
+        str | None, Option(help="Who decides [default: what was chosen last, or goodput].", show_default=False)
+    ] = None,
+    interval: Annotated[float, Option(help="Seconds between decisions.")] = 10.0,
+    policy_timeout: Annotated[float, Option(help="Seconds that a decision may take.")] = 5.0,
+    quota: Annotated[int | None, Option(help="Slots that one tenant may hold.", show_default=False)] = None,
+    cooldown: Annotated[float, Option(help="Seconds that a job is not grown again after a change.")] = 5.0,
+) -> None:
+    from stretto.server.running import serve
+    from stretto.server.settings import Settings
+
+    serve(
+        Settings(
+            home=home, database=database, host=host, port=port, tls_cert=tls_cert, tls_key=tls_key,
+            allowed_hosts=tuple(allowed_host or ()), slots=slots, nodes=nodes, price=price, policy=policy, interval_s=interval,
+            policy_timeout_s=policy_timeout, quota=quota, cooldown_s=cooldown,
+        ),
+        say=lambda url, token: print(f"{url}/#token={token}\ntoken: {token}", flush=True),
+    )  # fmt: skip

@@ -1,0 +1,100 @@
+"""`stretto submit`: a job file, or a command line."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+from stretto.cli.remote import Out, Output, Server, client, show
+from stretto.core.errors import UsageError
+
+CONTEXT = {"allow_interspersed_args": False}
+
+
+def command(
+    what: Annotated[
+        list[str], Argument(metavar="job.yaml | -- python train.py …", help="A job file, or a command.", show_default=False)
+    ],
+    *,
+    workers: Annotated[
+        str | None, Option("--workers", "-w", metavar="N|A:B", help="How many, of a command.", show_default=False)
+    ] = None,
+    name: Annotated[str | None, Option(help="The job's name [default: the script's].", show_default=False)] = None,
+    env: Annotated[list[str] | None, Option("--env", "-e", metavar="KEY=VALUE", help="Environment.", show_default=False)] = None,
+    workdir: Annotated[Path | None, Option(help="Where it runs [default: here].", show_default=False)] = None,
+    priority: Annotated[int | None, Option(help="-100 to 100.", show_default=False)] = None,
+    deadline: Annotated[str | None, Option(help="2h, or a time.", show_default=False)] = None,
+    key: Annotated[str | None, Option(help="Repeating a submit with the same key is harmless.", show_default=False)] = None,
+    wait: Annotated[bool, Option("--wait", help="Until it has ended; exit code 1 if it has not finished.")] = False,
+    server: Server = None,
+    output: Out = Output.TABLE,
+) -> None:
+    fields = _job(what, workers=workers, name=name, workdir=workdir)
+    fields["envs"] = {**fields.get("envs", {}), **_envs(env or [])}
+    if priority is not None:
+        fields["priority"] = priority
+    if deadline is not None:
+        fields["deadline"] = _deadline(deadline)
+    with client(server) as ask:
+        job = ask.submit(fields, key=key)
+        if wait:
+            job = ask.wait(job.id)
+    if not show(job, output):
+        print(f"{job.id} {job.name}: {job.state}")
+    if wait and job.state != "finished":
+        raise SystemExit(1)
+
+
+def _job(what: list[str], *, workers: str | None, name: str | None, workdir: Path | None) -> dict[str, Any]:
+    first = Path(what[0])
+    if first.suffix in (".yaml", ".yml"):
+        from stretto.server.jobfile import read_job_file
+
+        if len(what) > 1:
+            raise UsageError(f"{what[0]} is a job file, what follows it is not used: {' '.join(what[1:])}")
+        fields = read_job_file(first).model_dump(mode="json")
+        if fields["workdir"] is None:
+            fields["workdir"] = str(first.absolute().parent)
+    else:
+        fields = {"name": _name(what), "run": what, "workdir": os.getcwd()}
+    if workers is not None:
+        from stretto.agent.options import parse_workers
+
+        least, most = parse_workers(workers)
+        fields["elastic"] = {**fields.get("elastic", {}), "min": least, "max": most}
+    if name is not None:
+        fields["name"] = name
+    if workdir is not None:
+        fields["workdir"] = str(workdir.absolute())
+    return fields
+
+
+def _name(words: list[str]) -> str:
+    """From the script: `python my_train.py` is `my-train`."""
+    script = next((word for word in words if word.endswith(".py")), words[0])
+    return re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-")[:48] or "job"
+
+
+def _envs(pairs: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pair in pairs:
+        key, sign, value = pair.partition("=")
+        if not sign:
+            raise UsageError(f"--env {pair!r} has no '=': write --env KEY=VALUE")
+        found[key] = value
+    return found
+
+
+def _deadline(text: str) -> float:
+    import time
+
+    from stretto.server.jobfile import deadline
+
+    try:
+        return deadline(text, now=time.time())
+    except ValueError as error:
+        raise UsageError(f"--deadline {error}") from None

@@ -1,0 +1,156 @@
+"""`stretto top`: jobs and slots, live, in a terminal."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, ClassVar
+
+from textual import work
+from textual.app import App, ComposeResult
+from textual.widgets import DataTable, Footer, Header, Static
+
+from stretto.cli.jobs import row
+from stretto.cli.remote import Server, client
+from stretto.core.errors import StrettoError
+from stretto.server.client import Client, Frame
+from stretto.server.models import Allocation, JobSummary
+
+COLUMNS = ("id", "name", "state", "workers", "step", "left", "loss", "samples/s", "age", "why")
+BLOCK = "█"
+AGAIN_S = 2.0
+
+
+def command(*, server: Server = None) -> None:
+    with client(server) as ask:
+        ask.overview()
+        Top(ask).run()
+
+
+class Top(App[None]):
+    """Reads the stream on a thread; every frame changes only what it names."""
+
+    TITLE = "stretto top"
+    BINDINGS: ClassVar = [
+        ("q", "quit", "Quit"),
+        ("a", "all", "Ended jobs"),
+        ("e", "explain", "Explain"),
+        ("p", "pause", "Pause"),
+        ("r", "resume", "Resume"),
+        ("x", "cancel", "Cancel"),
+        ("plus", "scale(1)", "+1"),
+        ("minus", "scale(-1)", "-1"),
+    ]
+    CSS = "#slots {height: auto; padding: 0 1;} #said {height: auto; padding: 0 1; color: $text-muted;} DataTable {height: 1fr;}"
+
+    def __init__(self, ask: Client) -> None:
+        super().__init__()
+        self.ask = ask
+        self.jobs: dict[str, JobSummary] = {}
+        self.ended = False
+
+    def compose(self) -> ComposeResult:
+        yield Header()
+        yield Static(id="slots")
+        yield DataTable(id="jobs", cursor_type="row")
+        yield Static(id="said")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        self.query_one(DataTable).add_columns(*((name, name) for name in COLUMNS))
+        self.follow()
+
+    @work(thread=True, exclusive=True, group="follow")
+    def follow(self) -> None:
+        last: int | None = None
+        while self.is_running:
+            try:
+                found = list(self.ask.jobs())
+                self.call_from_thread(self.load, found)
+                for frame in self.ask.stream(last_event_id=last):
+                    last = frame.id if frame.id is not None else last
+                    self.call_from_thread(self.take, frame)
+                    if not self.is_running:
+                        return
+            except StrettoError as error:
+                self.call_from_thread(self.say, f"{error}; trying again")
+            time.sleep(AGAIN_S)
+
+    def load(self, jobs: list[JobSummary]) -> None:
+        self.jobs = {job.id: job for job in jobs}
+        self.draw()
+        self.say("connected")
+
+    def take(self, frame: Frame) -> None:
+        if frame.kind == "jobs":
+            for one in frame.data["items"]:
+                job = JobSummary.model_validate(one)
+                self.jobs[job.id] = job
+            self.draw()
+        elif frame.kind == "allocation":
+            self.slots(Allocation.model_validate(frame.data))
+        elif frame.kind == "event":
+            self.say(f"{frame.data['kind']}: {frame.data['text']}")
+
+    def draw(self) -> None:
+        table = self.query_one(DataTable)
+        shown = [job for job in self.jobs.values() if self.ended or not job.state.ended]
+        shown.sort(key=lambda job: -job.submitted_at)
+        at = table.cursor_row
+        table.clear()
+        for job in shown[:500]:
+            table.add_row(*(str(cell) for cell in row(job)), key=job.id)
+        if shown:
+            table.move_cursor(row=min(at, len(shown) - 1))
+
+    def slots(self, allocation: Allocation) -> None:
+        colours = ("cyan", "green", "magenta", "yellow", "blue", "red")
+        parts = [f"[{colours[place % len(colours)]}]{BLOCK * one.workers}[/]" for place, one in enumerate(allocation.items)]
+        free = "·" * allocation.free
+        text = (
+            f"{''.join(parts)}{free}  {allocation.slots - allocation.free} of {allocation.slots} slots, policy {allocation.policy}"
+        )
+        self.query_one("#slots", Static).update(text)
+
+    def say(self, text: str) -> None:
+        self.query_one("#said", Static).update(text.replace("[", "\\["))
+
+    def chosen(self) -> JobSummary | None:
+        table = self.query_one(DataTable)
+        if not table.row_count:
+            return None
+        key = table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
+        return self.jobs.get(str(key))
+
+    def action_all(self) -> None:
+        self.ended = not self.ended
+        self.draw()
+
+    def action_explain(self) -> None:
+        self._ask(lambda job: self.ask.explain(job.id).sentence)
+
+    def action_pause(self) -> None:
+        self._ask(lambda job: f"{job.name} is {self.ask.pause(job.id).state}")
+
+    def action_resume(self) -> None:
+        self._ask(lambda job: f"{job.name} is {self.ask.resume(job.id).state}")
+
+    def action_cancel(self) -> None:
+        self._ask(lambda job: f"{job.name} is {self.ask.cancel(job.id).state}")
+
+    def action_scale(self, by: int) -> None:
+        def change(job: JobSummary) -> str:
+            workers = max(job.min, min(job.max, (job.wish or job.wanted or job.workers) + by))
+            self.ask.scale(job.id, workers)
+            return f"{job.name} is wished to have {workers}"
+
+        self._ask(change)
+
+    @work(thread=True, group="ask")
+    def _ask(self, what: Any) -> None:
+        job = self.call_from_thread(self.chosen)
+        if job is None:
+            return
+        try:
+            self.call_from_thread(self.say, what(job))
+        except StrettoError as error:
+            self.call_from_thread(self.say, str(error))

@@ -1,0 +1,172 @@
+"""Job files: YAML to a spec, with errors that name line, key and fix."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from stretto.core.errors import UsageError
+from stretto.server.spec import JobSpec
+
+MOST_BYTES = 1 << 20
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+Lines = dict[tuple[str | int, ...], int]
+
+
+def read_job_file(path: Path, *, now: float | None = None) -> JobSpec:
+    """The job that a file describes. `UsageError` names every mistake with its line."""
+    try:
+        text = path.read_bytes()[: MOST_BYTES + 1]
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    if len(text) > MOST_BYTES:
+        raise UsageError(f"{path} is larger than {MOST_BYTES} bytes: is it a job file?")
+    spec = parse_job(text, name=str(path), now=time.time() if now is None else now)
+    if spec.workdir is not None:
+        folder = (path.parent / Path(spec.workdir).expanduser()).resolve()
+        spec = spec.model_copy(update={"workdir": str(folder)})
+    return spec
+
+
+def parse_job(text: bytes | str, *, name: str, now: float) -> JobSpec:
+    lines: Lines = {}
+    value = _load(text, name, lines)
+    if not isinstance(value, dict):
+        raise UsageError(f"{name}:1: a job file is a list of `key: value` lines, this is {_kind(value)}")
+    mistakes = _unknown(value, JobSpec, (), lines)
+    _deadline(value, lines, mistakes, now)
+    if not mistakes:
+        try:
+            return JobSpec.model_validate(value)
+        except ValidationError as error:
+            mistakes = [_mistake(one, lines) for one in error.errors()]
+    mistakes.sort()
+    raise UsageError("\n".join(f"{name}:{line}: {words}" for line, words in dict.fromkeys(mistakes)))
+
+
+def _load(text: bytes | str, name: str, lines: Lines) -> Any:
+    try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
+            raise UsageError(f"{name}: anchors and aliases (&a, *a) are not used in job files: write the value out")
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, UnicodeError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark is not None else 1
+        words = getattr(error, "problem", None) or "this is not YAML"
+        raise UsageError(f"{name}:{line}: {words}") from None
+    return _plain(node, (), lines, name) if node is not None else None
+
+
+def _plain(node: yaml.Node, at: tuple[str | int, ...], lines: Lines, name: str) -> Any:
+    lines.setdefault(at, node.start_mark.line + 1)
+    if isinstance(node, yaml.MappingNode):
+        found: dict[Any, Any] = {}
+        for key_node, value_node in node.value:
+            key = str(key_node.value)
+            if key in found:
+                raise UsageError(f"{name}:{key_node.start_mark.line + 1}: {_dotted((*at, key))}: is there twice; remove one")
+            lines[(*at, key)] = key_node.start_mark.line + 1
+            found[key] = _plain(value_node, (*at, key), lines, name)
+        return found
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(one, (*at, place), lines, name) for place, one in enumerate(node.value)]
+    return _scalar(node, at)
+
+
+def _scalar(node: Any, at: tuple[str | int, ...]) -> Any:
+    # Arguments and environment are texts: `0.10` must stay `0.10`, and `yes` must not become true.
+    if at and at[0] in ("run", "envs") and node.tag != "tag:yaml.org,2002:null":
+        return node.value
+    loader = yaml.SafeLoader("")
+    try:
+        return loader.construct_object(node, deep=True)
+    except (yaml.YAMLError, ValueError, OverflowError):
+        return node.value
+    finally:
+        loader.dispose()
+
+
+def _unknown(value: dict[str, Any], model: type[BaseModel], at: tuple[str | int, ...], lines: Lines) -> list[tuple[int, str]]:
+    """Keys that do not exist, with what was probably meant."""
+    mistakes: list[tuple[int, str]] = []
+    for key, inner in value.items():
+        field = model.model_fields.get(key)
+        if field is None:
+            close = difflib.get_close_matches(key, list(model.model_fields), n=1, cutoff=0.5)
+            where = f"; did you mean '{close[0]}'?" if close else f"; known here: {', '.join(model.model_fields)}"
+            elsewhere = _elsewhere(key) if not close and not at else ""
+            mistakes.append((lines.get((*at, key), 1), f"{_dotted((*at, key))}: unknown key{elsewhere or where}"))
+        elif isinstance(inner, dict) and (nested := _model(field.annotation)) is not None:
+            mistakes += _unknown(inner, nested, (*at, key), lines)
+    return mistakes
+
+
+def _elsewhere(key: str) -> str:
+    for name, field in JobSpec.model_fields.items():
+        nested = _model(field.annotation)
+        if nested is not None and key in nested.model_fields:
+            return f"; it belongs under '{name}:'"
+    return ""
+
+
+def _model(annotation: Any) -> type[BaseModel] | None:
+    for one in (annotation, *get_args(annotation)):
+        if isinstance(one, type) and issubclass(one, BaseModel):
+            return one
+    return None
+
+
+def _deadline(value: dict[str, Any], lines: Lines, mistakes: list[tuple[int, str]], now: float) -> None:
+    if "deadline" in value and value["deadline"] is not None:
+        try:
+            value["deadline"] = deadline(value["deadline"], now=now)
+        except ValueError as error:
+            mistakes.append((lines.get(("deadline",), 1), f"deadline: {error}"))
+
+
+def deadline(value: object, *, now: float) -> float:
+    """Unix seconds from `2h`, a time, or a number of unix seconds."""
+    if isinstance(value, datetime):
+        return value.timestamp()
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    text = str(value).strip()
+    short = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text)
+    if short:
+        return now + float(short[1]) * UNITS[short[2]]
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise ValueError(f"{text!r} is neither a time nor a span: write 2h, 30m or 2026-12-24T18:00:00Z") from None
+
+
+def _mistake(error: Any, lines: Lines) -> tuple[int, str]:
+    at = tuple(part for part in error["loc"] if not (isinstance(part, str) and "[" in part) and part not in ("str", "list"))
+    while at and at not in lines:
+        at = at[:-1]
+    words = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "missing":
+        key = str(error["loc"][-1])
+        return lines.get(at, 1), f"{_dotted(tuple(error['loc']))}: is missing; add `{key}: …`"
+    shown = error.get("input")
+    given = (
+        f" (it is {shown!r})"
+        if isinstance(shown, str | int | float | bool) and len(repr(shown)) < 80 and at[:1] != ("envs",)
+        else ""
+    )
+    return lines.get(at, 1), f"{_dotted(at)}: {words[:300]}{given}"
+
+
+def _dotted(at: tuple[str | int, ...]) -> str:
+    return ".".join(str(part) for part in at) or "the file"
+
+
+def _kind(value: object) -> str:
+    return "empty" if value is None else "a list" if isinstance(value, list) else "one value"
