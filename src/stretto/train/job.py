@@ -11,12 +11,16 @@ from typing import Any
 
 import torch
 
+from stretto.batching.plans import Policy, check, policy_of
+from stretto.batching.rules import Rule
 from stretto.core.beat import Activity, Beat
 from stretto.core.errors import Broken, ScriptError
 from stretto.core.roster import Roster
 from stretto.core.slices import Span
 from stretto.train import transfer
 from stretto.train.buffers import Buffers
+from stretto.train.checkpoint.edges import open_saver, resume
+from stretto.train.checkpoint.saver import Saver
 from stretto.train.failpoints import failpoint
 from stretto.train.fingerprint import fingerprint, prepare
 from stretto.train.gradients import Gradients
@@ -24,6 +28,7 @@ from stretto.train.group import Group
 from stretto.train.link import Link, Quiet
 from stretto.train.loader import Loader, check_loader
 from stretto.train.logs import Row, average
+from stretto.train.planning import Planning
 from stretto.train.randomness import seed_all
 from stretto.train.reducer import Header, Reducer
 from stretto.train.samples import cut
@@ -36,6 +41,10 @@ OUTSIDE = 1 << 20
 """Stands for the slice in the random numbers of the code after a step's slices."""
 EVALUATION = 1 << 40
 """Keeps the random numbers of evaluations apart from those of training."""
+
+
+LAST_SAVES = 3
+"""How often the checkpoint before an orderly end is tried when workers die during it."""
 
 
 class Stopped(Left):
@@ -75,6 +84,11 @@ class Job:
         """What the chief says for the next boundary; `noted` hears it there on every worker."""
         self.noted: list[Callable[[dict[str, Any]], None]] = []
         self._notes: dict[str, Any] = {}
+        self._planning = Planning(self)
+        self._last_epoch: int | None = None
+        self._saver: Saver | None = None
+        self._save_at = 0
+        """The boundary at which all members save; newcomers that are admitted there hear of it with the state."""
 
     # ---- what a script uses
 
@@ -92,17 +106,27 @@ class Job:
     def epoch(self) -> int:
         return self._epoch or 0
 
-    def share(self, **objects: Any) -> None:
-        """What every worker holds alike: modules, optimizers, schedulers, scalers, anything with a state_dict of plain values."""
+    @property
+    def progress(self) -> float:
+        """Steps of the reference batch that the steps so far are worth: what a schedule should follow when batches change."""
+        return self._planning.progress
+
+    def share(self, *, lr_rule: Rule | None = None, **objects: Any) -> None:
+        """What every worker holds alike: modules, optimizers, schedulers, scalers, anything with a state_dict of plain values.
+
+        `lr_rule` says how the optimizers' learning rates follow the batch (docs/batching.md).
+        """
         if self._admitted:
             raise ScriptError("job.share was called after training began: call it before the first `for step in data`")
         self._shared.add(objects)
+        if lr_rule is not None:
+            self._planning.rule = lr_rule
 
     def loader(
         self,
         dataset: Any,
         *,
-        batch_size: int,
+        batch_size: int | Policy,
         slices: int | None = None,
         train: bool = True,
         tail: str | None = None,
@@ -117,14 +141,21 @@ class Job:
         if self.slices and slices != self.slices:
             raise ScriptError(f"slices={slices} here and {self.slices} in an earlier loader: all loaders of a job have one number")
         tail = tail or ("drop" if train else "keep")
-        check_loader(len(dataset), batch_size, slices, train=train, tail=tail)
+        policy = policy_of(batch_size)
+        if not isinstance(batch_size, int):
+            if not train:
+                raise ScriptError("an evaluation's batch_size is a whole number: how it is cut changes nothing that is trained")
+            check(policy, slices=slices, samples=len(dataset))
+        check_loader(len(dataset), policy.reference, slices, train=train, tail=tail)
         self.slices = slices
         loader = Loader(
-            self, dataset, number=len(self._loaders), batch=batch_size, slices=slices, train=train, tail=tail,
+            self, dataset, number=len(self._loaders), batch=policy.reference, slices=slices, train=train, tail=tail,
             shuffle=train if shuffle is None else shuffle, seed=self.seed, workers=num_workers, collate=collate_fn,
             pin_memory=pin_memory,
         )
         self._loaders.append(loader)
+        if train:
+            self._planning.use(loader, policy)
         if self._admitted:
             self._tell_loader(loader)
         return loader
@@ -133,6 +164,7 @@ class Job:
         """The epochs from the job's present one on: a newcomer begins with the others'."""
         if not self._loaders:
             raise ScriptError("job.epochs was reached before any job.loader: make the loaders first")
+        self._last_epoch = count
         self._admit()
         for epoch in range(self._epoch or 0, count):
             self._epoch = epoch
@@ -156,6 +188,7 @@ class Job:
         if not public:
             buffers = self._reducer.buffers if self._reducer is not None else None
             place["tick"] = self._team.seat.tick
+            place["save"] = self._save_at
             place["moving"] = sorted(buffers.moving) if buffers is not None else []
         return place
 
@@ -166,9 +199,12 @@ class Job:
         if not self.slices:
             raise ScriptError("training began before any job.loader was made")
         self._reducer = Reducer(self.slices)
+        self._planning.start()
         self._prepare_gradients()
+        self._saver = open_saver(self)
         if self._link is None:
             self._team.alone(self.slices)
+            self._team.seat.tick = resume(self, self._saver)
             self._admitted = True
         else:
             described = [[one.train, one.batch, one.slices, one.tail, one.source.size] for one in self._loaders]
@@ -211,9 +247,9 @@ class Job:
         holders, _ = self._ranks(roster)
         if group.rank in holders:
             if self._team.seat.tick is None:
-                self._team.seat.tick = 0
+                self._team.seat.tick = resume(self, self._saver)
             self._send(group, roster)
-            return 0
+            return self._team.seat.tick
         self._beat.activity(Activity.SWITCH)
         failpoint("receive")
         skeleton, tensors = transfer.receive(group, holders=holders, room=self._shared.room)
@@ -228,6 +264,7 @@ class Job:
             loader.state = held
         self._restored = {loader.number for loader in self._loaders}
         self._reducer.buffers.moving = set(place["moving"])
+        self._notes = {"save": place["save"]} if place["save"] else {}
         return int(place["tick"])
 
     def _send(self, group: Group, roster: Roster) -> None:
@@ -248,14 +285,20 @@ class Job:
         reducer = self._reducer
         assert reducer is not None
         if self._stop:
+            self._save_last()
             raise Stopped(0)
         notes, self._notes = self._notes, {}
+        self._save_at = int(notes.get("save", 0))
         if notes:
             for hear in self.noted:
                 hear(notes)
         before = time.monotonic()
         try:
             roster = self._team.switch(self._send)
+        except Left:
+            if self._saver is not None:
+                self._saver.leave()
+            raise
         except Broken:
             self._recover()
         else:
@@ -263,8 +306,17 @@ class Job:
                 assert self._team.group is not None
                 reducer.join(self._team.group)
                 self._say_switched(roster, (time.monotonic() - before) * 1e3)
+        if self._saver is not None:
+            self._saver.at_boundary(notes)
         self._beat.activity(Activity.OUTSIDE)
         seed_all(self.seed, self.step, OUTSIDE, 1)
+
+    def _save_last(self) -> None:
+        """All members end at this boundary: a checkpoint of it first. Again with the survivors if somebody dies meanwhile."""
+        for _ in range(LAST_SAVES):
+            if self._saver is None or self._saver.last():
+                return
+            self._recover()
 
     def _check_script(self) -> None:
         """What a script must not do, noticed at the next boundary."""
@@ -287,6 +339,8 @@ class Job:
         """The roster is broken: waits for the next one and enters it, with the pass in flight undone."""
         reducer = self._reducer
         assert reducer is not None
+        if self._saver is not None:
+            self._saver.broke()
         if self._in_pass and reducer.buffers is not None:
             reducer.buffers.restore()
         self._in_pass = False
@@ -329,7 +383,10 @@ class Job:
         self._team.check()
         sizes = [high - low for low, high in (cut(step.first, step.count, self.slices, k) for k in range(self.slices))]
         equal = len(set(sizes)) == 1
+        equal = equal and step.parts == 1
         reducer.begin(scale=1 / self.slices if equal else 1 / step.count, train=train)
+        if train:
+            self._planning.begin(step)
         self._in_pass = train
         step.rows = {}
         moves = reducer.program.moves
@@ -339,20 +396,29 @@ class Job:
                 if train:
                     reducer.skip(move, last=last)
                 continue
-            data = step.loader.fetch(step, move.slice)
-            if train:
-                reducer.enter(move, weight=weight, last=last)
             seed_all(self.seed, self._moment(step), step.passes, move.slice)
-            self._beat.enter_slice(step.index, step.passes, move.slice)
-            step.slice = move.slice
-            try:
-                yield data
-            finally:
-                step.slice = None
-            self._beat.leave_slice(Activity.EXCHANGE if last else Activity.OUTSIDE)
-            if train:
-                reducer.leave(move, weight=weight)
-            self._team.check()
+            parts = min(step.parts, sizes[move.slice])
+            for part in range(parts):
+                low, high = cut(0, sizes[move.slice], parts, part)
+                data = step.loader.fetch(step, move.slice, part)
+                if train:
+                    share = float(high - low) if weight is not None else None
+                    reducer.enter(move, weight=share, last=last, part=(part, parts))
+                    self._planning.enter(move.slice * step.parts + part)
+                if part == 0:
+                    seed_all(self.seed, self._moment(step), step.passes, move.slice)
+                self._beat.enter_slice(step.index, step.passes, move.slice)
+                step.slice = move.slice * step.parts + part
+                began = time.monotonic()
+                try:
+                    yield data
+                finally:
+                    step.slice = None
+                self._beat.leave_slice(Activity.EXCHANGE if last and part == parts - 1 else Activity.OUTSIDE)
+                if train:
+                    reducer.leave(move, weight=weight, part=(part, parts))
+                    self._planning.computed(time.monotonic() - began, slices=1 / parts)
+                self._team.check()
 
     def _finish_pass(self, step: Step) -> bool:
         """The exchange. False if the pass has to be repeated because it was taken apart wrongly."""
@@ -362,22 +428,30 @@ class Job:
         header = Header(offer=self._team.seat.offer(), rows=step.drain(), stop=self._team.stopping, digest=self._digest)
         if train and self.note is not None and self.chief:
             header.note = self.note()
+        if train and self._saver is not None:
+            header.note = {**header.note, **self._saver.note()}
+        header.parts = step.parts
+        if train:
+            self._planning.fill(header)
         headers = reducer.reduce(header, train=train)
-        if any(one.again for one in headers):
+        if any(one.again or one.parts != step.parts for one in headers):
             self._repeat(headers)
+            self._planning.agree(step, max(one.parts for one in headers))
             return False
         self._team.exchanged(header.offer, [one.offer for one in headers])
         self._in_pass = False
         if train:
             reducer.finish(headers)
+            self._planning.exchanged(step, headers)
             self._notes = headers[0].note
+            if self._saver is not None:
+                self._saver.heard([one.note for one in headers])
         self._stop = self._stop or any(one.stop for one in headers)
         self._compare(headers)
         step.passes += 1
         if not step.metrics:
             rows = {int(k): row for one in headers for k, row in one.rows.items()}
-            weights = {k: high - low for k in range(self.slices) for low, high in [cut(step.first, step.count, self.slices, k)]}
-            step.metrics = average(rows, weights, self.slices)
+            step.metrics = average(rows, dict(enumerate(step.units())), self.slices * step.parts)
         return True
 
     def _repeat(self, headers: list[Header]) -> None:
@@ -427,11 +501,13 @@ class Job:
             "step": step.index, "tick": self._team.seat.tick, "epoch": step.epoch, "loader": step.loader.number,
             "first": step.first, "count": step.count, "batch": step.loader.batch, "roster": self._team.roster.number,
             "workers": self.workers, "metrics": step.metrics, "step_s": round(now - self._stepped_at, 6),
+            **self._planning.committed(step, step_s=now - self._stepped_at),
         }
         self._stepped_at = now
         self.last_metrics = step.metrics
         if self.chief:
             self._say("commit", **self._last_commit)
+            self._planning.report(step)
         self.step += 1
         every = int(self.options.get("digest_every") or 0)
         if every and self.step % every == 0:
@@ -457,6 +533,8 @@ class Job:
     def _finish(self) -> None:
         """The script has ended."""
         self._beat.activity(Activity.ENDED)
+        if self._saver is not None and self._admitted and not self._stop:
+            self._saver.last(final=True)
         self._say("finished", tick=self._team.seat.tick, step=self.step, digest=self.digest(), stopped=self._stop)
 
 

@@ -1,0 +1,193 @@
+"""What a vault holds: complete checkpoints, leftovers, whose it is, and what may be deleted. No torch here."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from stretto.core.errors import Refused, Stale, UsageError
+from stretto.core.manifest import NAME, Manifest, is_final, step_of
+from stretto.train.checkpoint.vault import Vault
+
+OWNER = "owner.json"
+FENCE = "fence.json"
+CHUNK = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One `step-…` folder. Without a manifest it is a save that was never finished."""
+
+    step: int
+    folder: str
+    path: str
+    manifest: Manifest | None
+    bytes: int
+    problem: str = ""
+    """Why there is a manifest file and no manifest, or why a shard does not fit it."""
+
+    @property
+    def final(self) -> bool:
+        """Of the finished job: its weights can be exported, there is nothing to go on with."""
+        return is_final(self.folder)
+
+    @property
+    def complete(self) -> bool:
+        return self.manifest is not None and not self.problem
+
+
+def entries(vault: Vault) -> list[Entry]:
+    """Everything there is, by step. Sizes are compared; content is not (see `verify`)."""
+    found = [(step, folder) for folder in vault.folders() if (step := step_of(folder)) is not None]
+    return [_entry(vault, step, folder) for step, folder in sorted(found)]
+
+
+def _entry(vault: Vault, step: int, folder: str) -> Entry:
+    files = vault.files(folder)
+    size, path = sum(files.values()), vault.where(folder)
+    if NAME not in files:
+        return Entry(step, folder, path, None, size)
+    try:
+        manifest = Manifest.decode(vault.read(folder, NAME), path=vault.where(folder, NAME))
+    except Refused as error:
+        return Entry(step, folder, path, None, size, str(error))
+    except FileNotFoundError:
+        return Entry(step, folder, path, None, size)
+    for shard in manifest.shards:
+        if files.get(shard.file) != shard.bytes:
+            had = "is missing" if shard.file not in files else f"has {files[shard.file]} bytes instead of {shard.bytes}"
+            return Entry(step, folder, path, manifest, size, f"{vault.where(folder, shard.file)} {had}")
+    return Entry(step, folder, path, manifest, size)
+
+
+def verify(vault: Vault, manifest: Manifest) -> None:
+    """Reads all shards. Raises `Refused`, with the path, for the first that is not what was written."""
+    folder = manifest.folder
+    for shard in manifest.shards:
+        sha = hashlib.sha256()
+        try:
+            with vault.open(folder, shard.file) as file:
+                while chunk := file.read(CHUNK):
+                    sha.update(chunk)
+        except FileNotFoundError:
+            raise Refused(f"{vault.where(folder, shard.file)} is missing") from None
+        if sha.hexdigest() != shard.sha256:
+            raise Refused(f"{vault.where(folder, shard.file)} is damaged: its content does not have the SHA-256 that "
+                          f"{vault.where(folder, NAME)} names")
+
+
+def choose(vault: Vault, *, step: int | None = None) -> Entry | None:
+    """The checkpoint to go on from: the last complete one, or that of a step. None where there has never been one."""
+    found = [entry for entry in entries(vault) if not entry.final]
+    complete = [entry for entry in found if entry.complete]
+    if step is not None:
+        for entry in found:
+            if entry.step == step and entry.complete:
+                return entry
+        told = next((f": {entry.problem}" for entry in found if entry.step == step and entry.problem), "")
+        raise UsageError(f"there is no complete checkpoint of step {step} in {vault.where()}{told} "
+                         f"({_offer([entry.step for entry in complete])})")
+    damaged = [entry for entry in found if entry.problem]
+    if damaged and (not complete or damaged[-1].step > complete[-1].step):
+        offer = (f"the previous complete one is of step {complete[-1].step}: go on from it with --step {complete[-1].step}"
+                 if complete else "there is no complete one before it")
+        raise UsageError(f"the last checkpoint cannot be used: {damaged[-1].problem}; {offer}")
+    return complete[-1] if complete else None
+
+
+def sound(vault: Vault) -> tuple[Entry | None, list[str]]:
+    """The newest checkpoint whose every byte was read and is right, and what was wrong with newer ones."""
+    problems: list[str] = []
+    for entry in reversed(entries(vault)):
+        if entry.final:
+            continue
+        if entry.problem:
+            problems.append(entry.problem)
+        elif entry.manifest is not None:
+            try:
+                verify(vault, entry.manifest)
+                return entry, problems
+            except Refused as error:
+                problems.append(str(error))
+    return None, problems
+
+
+def _offer(steps: list[int]) -> str:
+    return f"there are {', '.join(map(str, steps[-10:]))}" if steps else "there is none at all"
+
+
+def claim(vault: Vault, *, run: str, run_id: str) -> None:
+    """Makes the vault this run's. Raises `UsageError` if it is another's, or cannot be written."""
+    text = json.dumps({"run": run, "run_id": run_id, "since": time.time()}).encode()
+    try:
+        vault.make("")
+        if vault.create("", OWNER, text):
+            others = [entry for entry in entries(vault) if entry.manifest is not None and entry.manifest.run_id != run_id]
+            if not others:
+                return
+            vault.remove("", OWNER)
+            raise UsageError(f"{others[0].path} is a checkpoint of another run: choose another --checkpoint")
+        held = json.loads(vault.read("", OWNER))
+    except OSError as error:
+        raise UsageError(f"checkpoints cannot be written to {vault.where()}: {error.strerror or error}: make it writable, or choose "
+                         "another --checkpoint") from error
+    except ValueError:
+        raise UsageError(f"{vault.where('', OWNER)} is damaged: choose another --checkpoint, or remove the file if no run "
+                         "uses this folder") from None
+    if held.get("run_id") != run_id:
+        raise UsageError(f"{vault.where()} has the checkpoints of run {held.get('run')!r}, this is run {run!r}: choose another "
+                         f"--checkpoint, or go on with that run (`stretto resume {held.get('run')}`)")
+
+
+def raise_fence(vault: Vault, *, life: int, roster: int) -> None:
+    """From now on nobody with a lower number commits. Raises `Stale` for one who has such a number himself."""
+    check_fence(vault, life=life, roster=roster)
+    vault.put("", FENCE, json.dumps({"life": life, "roster": roster}).encode())
+
+
+def check_fence(vault: Vault, *, life: int, roster: int) -> None:
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        held = json.loads(vault.read("", FENCE))
+        if (held["life"], held["roster"]) > (life, roster):
+            raise Stale(f"a save of roster {roster} (life {life}) is refused: {vault.where()} is at roster {held['roster']} "
+                        f"(life {held['life']})")
+
+
+def tidy(vault: Vault, *, keep: int, newest: Manifest) -> list[int]:
+    """Deletes what is no longer needed once `newest` is complete; the steps of the deleted.
+
+    Kept are `newest` and the complete ones before it, `keep` in all, besides the final one. Leftovers go, and so does what an
+    earlier life of the run had beyond this step: it has been replaced.
+    """
+    every = entries(vault)
+    older = [entry for entry in every if entry.complete and not entry.final and entry.step < newest.step]
+    kept = {newest.folder, *(entry.folder for entry in (older if newest.final else older[max(0, len(older) - (keep - 1)) :]))}
+    if newest.final:
+        kept |= {entry.folder for entry in every if entry.complete and not entry.final and entry.step == newest.step}
+    gone = [entry for entry in every if entry.folder not in kept]
+    _sweep(vault, newest)
+    for entry in gone:
+        drop(vault, entry.folder)
+    return [entry.step for entry in gone]
+
+
+def drop(vault: Vault, folder: str) -> None:
+    """The manifest goes first: half a deletion leaves leftovers, never a checkpoint that lacks a shard."""
+    vault.remove(folder, NAME)
+    vault.remove_folder(folder)
+
+
+def _sweep(vault: Vault, manifest: Manifest) -> None:
+    """Files of earlier attempts at the same step."""
+    for name in _strays(vault.files(manifest.folder), manifest):
+        with contextlib.suppress(OSError):
+            vault.remove(manifest.folder, name)
+
+
+def _strays(files: dict[str, int], manifest: Manifest) -> Iterator[str]:
+    wanted = {NAME, *(shard.file for shard in manifest.shards)}
+    yield from (name for name in files if name not in wanted)

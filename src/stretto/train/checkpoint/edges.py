@@ -1,0 +1,43 @@
+"""Where the job and its checkpoints meet: the saver that was asked for, and the state that the job begins with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stretto.core.version import VERSION
+from stretto.train.checkpoint.reader import load
+from stretto.train.checkpoint.saver import Saver, Wish
+from stretto.train.checkpoint.snapshot import identify
+from stretto.train.fingerprint import fingerprint
+
+if TYPE_CHECKING:
+    from stretto.train.job import Job
+
+
+def open_saver(job: Job) -> Saver | None:
+    """None where nobody asked for checkpoints. Called once the script has made everything, before any state has come."""
+    wish = job.options.get("checkpoint")
+    return Saver(job, Wish(**wish), _identity(job)) if wish else None
+
+
+def resume(job: Job, saver: Saver | None) -> int:
+    """The first member's state at the start of a life: from the checkpoint to go on from, or from its script. Its tick."""
+    wanted: dict[str, Any] | None = job.options.get("resume")
+    if not wanted:
+        return 0
+    manifest, tensors, allowed = load(wanted["url"], step=int(wanted["step"]), own=_identity(job), room=job._shared.room,
+                                      allow_mixed=bool(job.options.get("allow_mixed")))
+    tick = job._restore(job._shared.load(manifest.skeleton, tensors))
+    job._notes = {}
+    if saver is not None:
+        saver.saved = manifest.step
+    if allowed or manifest.mixed:
+        told = allowed or str(manifest.extra.get("allowed", ""))
+        job._say("event", what="mixed", text=f"went on from step {manifest.step} although {told}: the result is no longer the same bits")
+        if saver is not None:
+            saver.mixed = told
+    return tick
+
+
+def _identity(job: Job) -> Any:
+    return identify(job, version=VERSION, fingerprint=fingerprint())

@@ -1,0 +1,67 @@
+"""The weights alone, as one safetensors file that anything can load. No torch here: bytes go from shards to the file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+from stretto.core.errors import UsageError
+from stretto.core.manifest import Manifest
+from stretto.train.checkpoint.catalog import verify
+from stretto.train.checkpoint.layout import CODES, framed, header, weights, width
+from stretto.train.checkpoint.vault import Vault
+
+CHUNK = 8 << 20
+
+
+def export(vault: Vault, manifest: Manifest, out: Path) -> int:
+    """Writes the file, whole or not at all; its bytes. The shards are read twice: to check them, and to copy."""
+    verify(vault, manifest)
+    names = weights(manifest)
+    if not names:
+        raise UsageError(f"the checkpoint of step {manifest.step} has no module in it: only what was given to job.share as a "
+                         "torch.nn.Module has weights to export")
+    document: dict[str, Any] = {"__metadata__": {"format": "pt", "stretto.run": manifest.run, "stretto.step": str(manifest.step),
+                                                 "stretto.version": manifest.identity.version}}
+    places: dict[int, int] = {}
+    end = 0
+    for name, index in names:
+        tensor = manifest.tensors[index]
+        size = tensor.elements * width(tensor)
+        document[name] = {"dtype": CODES[tensor.dtype][0], "shape": list(tensor.shape), "data_offsets": [end, end + size]}
+        places[index] = end
+        end += size
+    start = framed(document)
+    temporary = out.with_name(f".{out.name}.part")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(start)
+            file.truncate(len(start) + end)
+            _copy(vault, manifest, places, file, base=len(start))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, out)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise UsageError(f"{out} cannot be written: {error.strerror or error}: choose another place") from error
+    return len(start) + end
+
+
+def _copy(vault: Vault, manifest: Manifest, places: dict[int, int], file: Any, *, base: int) -> None:
+    for shard in manifest.shards:
+        offset = len(header(manifest.tensors, shard.pieces))
+        with vault.open(manifest.folder, shard.file) as source:
+            for piece in shard.pieces:
+                step = width(manifest.tensors[piece.tensor])
+                size = (piece.high - piece.low) * step
+                if piece.tensor in places:
+                    source.seek(offset)
+                    file.seek(base + places[piece.tensor] + piece.low * step)
+                    left = size
+                    while left and (chunk := source.read(min(left, CHUNK))):
+                        file.write(chunk)
+                        left -= len(chunk)
+                offset += size

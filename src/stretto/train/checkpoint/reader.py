@@ -1,0 +1,100 @@
+"""Going on from a checkpoint: its bytes into the job's tensors, checked on the way. Nothing in it can be code.
+
+Every byte is hashed as it is read, so a checkpoint that was cut, flipped or swapped is refused by the path of the file, before the
+job has made a step with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from stretto.core.errors import Refused, ScriptError
+from stretto.core.manifest import Identity, Manifest, Shard, compare
+from stretto.train.checkpoint.catalog import choose, entries
+from stretto.train.checkpoint.layout import header
+from stretto.train.checkpoint.vault import Vault, open_vault
+from stretto.train.state import as_bytes, empty
+
+CHUNK = 16 << 20
+Room = Callable[[Any, list[list[Any]]], list[torch.Tensor | None]]
+
+
+def load(url: str, *, step: int, own: Identity, room: Room, allow_mixed: bool) -> tuple[Manifest, list[torch.Tensor], str]:
+    """The manifest, its tensors, and what is different and was allowed. `ScriptError` where the job cannot go on from it."""
+    vault = open_vault(url)
+    entry = choose(vault, step=step)
+    assert entry is not None and entry.manifest is not None
+    manifest = entry.manifest
+    allowed = _admit(manifest, own, path=entry.path, allow_mixed=allow_mixed)
+    try:
+        tensors = _tensors(vault, manifest, room)
+    except (Refused, OSError) as error:
+        raise ScriptError(f"the checkpoint {entry.path} cannot be used: {error}; {_previous(vault, step)}") from error
+    return manifest, tensors, allowed
+
+
+def _admit(manifest: Manifest, own: Identity, *, path: str, allow_mixed: bool) -> str:
+    found = compare(manifest, own)
+    if found.shape:
+        raise ScriptError(f"the checkpoint {path} does not fit this job: {found.text()}: resume with the script and arguments that "
+                          "wrote it, or start a new run")
+    if found.bits and not allow_mixed:
+        raise ScriptError(f"going on from {path} would change the bits: {found.text()}: make them alike, or go on with --allow-mixed, "
+                          "which gives up the promise of the same bits and records it")
+    return found.text() if found.bits else ""
+
+
+def _previous(vault: Vault, step: int) -> str:
+    before = [entry.step for entry in entries(vault) if entry.complete and entry.step < step]
+    if not before:
+        return "there is no complete one before it"
+    return f"the previous complete one is of step {before[-1]}: go on from it with --step {before[-1]}"
+
+
+def _tensors(vault: Vault, manifest: Manifest, room: Room) -> list[torch.Tensor]:
+    specs: list[list[Any]] = [[one.dtype, list(one.shape)] for one in manifest.tensors]
+    tensors = [empty(one) if given is None else given for one, given in zip(specs, room(manifest.skeleton, specs), strict=True)]
+    flats = [as_bytes(tensor) for tensor in tensors]
+    filled = [0] * len(tensors)
+    for shard in manifest.shards:
+        _fill(vault, manifest, shard, flats)
+        for piece in shard.pieces:
+            filled[piece.tensor] += piece.high - piece.low
+    for tensor, count in zip(manifest.tensors, filled, strict=True):
+        if count != tensor.elements:
+            raise Refused(f"{count} of the {tensor.elements} elements of {tensor.name} are in its shards")
+    return tensors
+
+
+def _fill(vault: Vault, manifest: Manifest, shard: Shard, flats: list[torch.Tensor]) -> None:
+    folder = manifest.folder
+    path = vault.where(folder, shard.file)
+    expected = header(manifest.tensors, shard.pieces)
+    sha = hashlib.sha256()
+    with vault.open(folder, shard.file) as file:
+        start = _take(file, memoryview(bytearray(len(expected))), path)
+        sha.update(start)
+        for piece in shard.pieces:
+            step = flats[piece.tensor].numel() // max(1, manifest.tensors[piece.tensor].elements)
+            view = memoryview(flats[piece.tensor][piece.low * step : piece.high * step].numpy())
+            for low in range(0, len(view), CHUNK):
+                sha.update(_take(file, view[low : low + CHUNK], path))
+        if file.read(1):
+            raise Refused(f"{path} is longer than the {shard.bytes} bytes that were written")
+    if sha.hexdigest() != shard.sha256 or start != expected:
+        raise Refused(f"{path} is damaged: its content does not have the SHA-256 that the manifest names")
+
+
+def _take(file: Any, view: memoryview, path: str) -> memoryview:
+    """Fills the memory or refuses the file."""
+    place = 0
+    while place < len(view):
+        got = file.readinto(view[place:])
+        if not got:
+            raise Refused(f"{path} is cut off: {len(view) - place} bytes are missing")
+        place += got
+    return view

@@ -1,0 +1,321 @@
+"""A worker's part of a checkpoint: copied at a boundary, written by a thread of low priority while training goes on.
+
+All members copy at the same boundary, because the chief announces it in the exchange before. Each writes its share and lays a small
+note beside it; the chief waits for all notes and puts the manifest, which makes the checkpoint. There is one save at a time: while
+one is under way the next is left out, so a slow disk costs checkpoints, never steps and never memory.
+
+Names of shards and notes carry life and roster, so what a stale worker writes is never taken for something else, and the fence in the
+folder keeps a stale chief from committing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from stretto.core.errors import Refused, StrettoError
+from stretto.core.manifest import NAME, Identity, Manifest, Piece, Shard, folder_name
+from stretto.train.checkpoint.catalog import check_fence, claim, raise_fence, tidy
+from stretto.train.checkpoint.snapshot import Memory, Snapshot
+from stretto.train.checkpoint.vault import Stream, Vault, open_vault
+from stretto.train.failpoints import failpoint
+
+if TYPE_CHECKING:
+    from stretto.train.job import Job
+
+CHUNK = 4 << 20
+PARTS_S = 60.0
+"""The chief waits at least so long for the parts of the others, counted from its own,"""
+PATIENCE = 10.0
+"""and so many times as long as its own part took. Longer than any difference between disks; shorter than for ever."""
+NICE = 5
+"""Low enough to yield to training, high enough to be run on a full machine: what holds the interpreter's lock must not starve."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What was asked for, from STRETTO_OPTIONS."""
+
+    url: str
+    run: str
+    run_id: str
+    every_steps: int | None = None
+    every_s: float | None = None
+    keep: int = 3
+    life: int = 1
+    grace_s: float = 30.0
+    """How long the end of the job waits for the last save."""
+
+
+class Abandoned(StrettoError):
+    """This save will not become a checkpoint. The text says why."""
+
+
+@dataclass(slots=True)
+class Save:
+    """One save on one worker."""
+
+    step: int
+    roster: int
+    writer: int
+    writers: int
+    snapshot: Snapshot
+    place: dict[str, Any]
+    final: bool
+    blocked_s: float
+    began: float = field(default_factory=time.monotonic)
+    broken: str = ""
+    """Why it cannot be finished any more unless all parts are there."""
+    over: threading.Event = field(default_factory=threading.Event)
+    committed: bool = False
+
+    @property
+    def folder(self) -> str:
+        return folder_name(self.step, final=self.final)
+
+
+class Saver:
+    """The saves of one worker, one at a time."""
+
+    def __init__(self, job: Job, wish: Wish, identity: Identity) -> None:
+        self.wish = wish
+        self.mixed = ""
+        """What was different from the checkpoint that the run went on from, and allowed."""
+        self._job = job
+        self._identity = identity
+        self._vault: Vault = open_vault(wish.url)
+        self._memory = Memory()
+        self._save: Save | None = None
+        self._failed: list[Any] = []
+        self._due_at = time.monotonic() + (wish.every_s or 0.0)
+        self._skipped = 0
+        self.saved: int = -1
+        """The step of the last save that was begun here or gone on from."""
+
+    # ---- what the exchange carries
+
+    def note(self) -> dict[str, Any]:
+        """For the header of a training exchange: the chief's order for the next boundary, or a member's bad news."""
+        note: dict[str, Any] = {}
+        if self._job.chief and self._due(self._job.step + 1):
+            note["save"] = self._job.step + 1
+        if self._failed:
+            note["unsaved"] = self._failed
+        return note
+
+    def _due(self, step: int) -> bool:
+        due = (step % self.wish.every_steps == 0) if self.wish.every_steps else time.monotonic() >= self._due_at
+        if not due or step <= self.saved:
+            return False
+        if self._busy:
+            self._skip(step)
+            return False
+        return True
+
+    def _skip(self, step: int) -> None:
+        if self._save is not None and self._skipped != self._save.step:
+            self._skipped = self._save.step
+            took = time.monotonic() - self._save.began
+            self._warn(f"the save of step {self._save.step} is still under way after {took:.1f} s, so step {step} is not saved: "
+                       "checkpoint less often (--checkpoint-every) or to a faster place")
+
+    @property
+    def _busy(self) -> bool:
+        return self._save is not None and not self._save.over.is_set()
+
+    def heard(self, notes: list[dict[str, Any]]) -> None:
+        """Everybody's notes of an exchange that has happened."""
+        self._failed = []
+        for note in notes:
+            told = note.get("unsaved")
+            if told and self._save is not None and told[:2] == [self._save.step, self._save.roster]:
+                self._save.broken = self._save.broken or str(told[2])
+
+    # ---- boundaries
+
+    def at_boundary(self, notes: dict[str, Any]) -> None:
+        if notes.get("save") == self._job.step:
+            self._begin(final=False)
+
+    def last(self, *, final: bool = False) -> bool:
+        """A save of this moment, and its end. False if the roster broke meanwhile: what is there to be waited for again."""
+        until = time.monotonic() + self.wish.grace_s
+        self._wait(until)
+        if self._done_already(final):
+            return True
+        self._begin(final=final)
+        return self._wait(until)
+
+    def _done_already(self, final: bool) -> bool:
+        return self._save is not None and self._save.step == self._job.step and self._save.committed and self._save.final == final
+
+    def _wait(self, until: float) -> bool:
+        """Waits for the save under way, here and (by its manifest) on the chief."""
+        save = self._save
+        if save is None:
+            return True
+        while time.monotonic() < until:
+            if save.over.wait(0.02) and (save.committed or save.broken or self._visible(save)):
+                return not self._halted()
+            if self._halted():
+                save.broken = save.broken or "the roster broke"
+                save.over.wait(max(0.0, until - time.monotonic()))
+                return False
+        self._warn(f"the save of step {save.step} was not finished within {self.wish.grace_s:g} s (--grace): the job ends without it")
+        return True
+
+    def _visible(self, save: Save) -> bool:
+        """Whether waiting is over: the manifest is there, or the chief has given up and removed the parts."""
+        try:
+            files = self._vault.files(save.folder)
+        except OSError:
+            return True
+        return NAME in files or f"part-{self._mark(save, save.writer)}.json" not in files
+
+    def _halted(self) -> bool:
+        return self._job._team.seat.roster is None
+
+    def leave(self) -> None:
+        """This worker goes: its part is finished first, which holds up nobody."""
+        if self._save is not None:
+            self._save.over.wait(self.wish.grace_s)
+
+    def broke(self) -> None:
+        """The roster broke: a save that lacks a part will never have it."""
+        if self._busy and self._save is not None:
+            self._save.broken = self._save.broken or "the roster broke before all parts were written"
+
+    # ---- one save
+
+    def _begin(self, *, final: bool) -> None:
+        team, step = self._job._team, self._job.step
+        if self._busy:
+            assert self._save is not None
+            self._failed = [step, team.roster.number, f"{self._job.worker} still writes its part of step {self._save.step}"]
+            return
+        failpoint("save-copy")
+        before = time.monotonic()
+        place = self._job._place()
+        skeleton, tensors = self._job._shared.flatten(place)
+        snapshot = self._memory.snapshot(skeleton, tensors, writer=team.rank, writers=len(team.roster.members))
+        save = Save(step=step, roster=team.roster.number, writer=team.rank, writers=len(team.roster.members), snapshot=snapshot,
+                    place=place, final=final, blocked_s=time.monotonic() - before, began=before)
+        self._save, self.saved = save, step
+        self._due_at = before + (self.wish.every_s or 0.0)
+        threading.Thread(target=self._run, args=(save,), name=f"stretto-save-{step}", daemon=True).start()
+
+    def _run(self, save: Save) -> None:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        try:
+            if save.writer == 0:
+                claim(self._vault, run=self.wish.run, run_id=self.wish.run_id)
+                raise_fence(self._vault, life=self.wish.life, roster=save.roster)
+            self._write(save)
+            if save.writer == 0:
+                self._commit(save)
+        except (OSError, StrettoError) as error:
+            self._give_up(save, error)
+        finally:
+            save.over.set()
+
+    def _mark(self, save: Save, writer: int) -> str:
+        return f"{self.wish.life}-{save.roster}-{writer}of{save.writers}"
+
+    def _write(self, save: Save) -> None:
+        """This worker's shard and the note beside it."""
+        self._vault.make(save.folder)
+        file = f"shard-{self._mark(save, save.writer)}.safetensors"
+        stream = self._vault.stream(save.folder, file)
+        try:
+            sha = self._pour(save, stream)
+            failpoint("save-sync")
+            stream.close()
+        except BaseException:
+            stream.abandon()
+            raise
+        failpoint("save-synced")
+        part = {"file": file, "bytes": save.snapshot.bytes, "sha256": sha, "pieces": [asdict(piece) for piece in save.snapshot.pieces],
+                "roster": save.roster, "life": self.wish.life}
+        self._vault.put(save.folder, f"part-{self._mark(save, save.writer)}.json", json.dumps(part).encode())
+
+    def _pour(self, save: Save, stream: Stream) -> str:
+        sha = hashlib.sha256(save.snapshot.header)
+        stream.write(save.snapshot.header)
+        data = memoryview(save.snapshot.data.numpy())
+        for low in range(0, len(data), CHUNK):
+            if save.broken:
+                raise Abandoned(save.broken)
+            chunk = data[low : low + CHUNK]
+            sha.update(chunk)
+            stream.write(chunk)
+            failpoint("save-write")
+        return sha.hexdigest()
+
+    def _commit(self, save: Save) -> None:
+        """The chief's part: all notes, then the manifest, then what is no longer needed."""
+        wrote_s = time.monotonic() - save.began
+        shards = self._collect(save, until=time.monotonic() + max(PARTS_S, PATIENCE * wrote_s))
+        manifest = Manifest(
+            run=self.wish.run, run_id=self.wish.run_id, life=self.wish.life, roster=save.roster, step=save.step,
+            tick=int(save.place["tick"]), epoch=save.place["epoch"], identity=self._identity, skeleton=save.snapshot.skeleton,
+            tensors=save.snapshot.tensors, shards=shards, final=save.final, mixed=bool(self.mixed), created=time.time(),
+            extra={"allowed": self.mixed} if self.mixed else {},
+        )
+        check_fence(self._vault, life=self.wish.life, roster=save.roster)
+        failpoint("save-manifest")
+        self._vault.put(save.folder, NAME, manifest.encode(), durable=True)
+        failpoint("save-renamed")
+        save.committed = True
+        self._job._say("checkpoint", step=save.step, path=self._vault.where(save.folder), bytes=manifest.bytes,
+                       seconds=round(time.monotonic() - save.began, 6), blocked_s=round(save.blocked_s, 6), roster=save.roster,
+                       final=save.final)
+        with contextlib.suppress(OSError):
+            tidy(self._vault, keep=self.wish.keep, newest=manifest)
+
+    def _collect(self, save: Save, *, until: float) -> tuple[Shard, ...]:
+        notes = [f"part-{self._mark(save, writer)}.json" for writer in range(save.writers)]
+        pause = 0.005
+        while missing := [name for name in notes if name not in self._vault.files(save.folder)]:
+            if save.broken:
+                raise Abandoned(save.broken)
+            if time.monotonic() > until:
+                raise Abandoned(f"{len(missing)} of {save.writers} parts have not come ({missing[0]})")
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.25)
+        return tuple(self._shard(save, name) for name in notes)
+
+    def _shard(self, save: Save, name: str) -> Shard:
+        part = json.loads(self._vault.read(save.folder, name))
+        if (part["life"], part["roster"]) != (self.wish.life, save.roster):
+            raise Refused(f"{self._vault.where(save.folder, name)} is of roster {part['roster']}, this save of {save.roster}")
+        return Shard(part["file"], part["bytes"], part["sha256"], tuple(Piece(**piece) for piece in part["pieces"]))
+
+    def _give_up(self, save: Save, error: OSError | StrettoError) -> None:
+        """Says why, and removes what this worker has written: training goes on, the last checkpoint stays."""
+        told = f"{error.strerror}" if isinstance(error, OSError) and error.strerror else str(error)
+        save.broken = save.broken or told
+        self._failed = [save.step, save.roster, told[:200]]
+        path = self._vault.where(save.folder)
+        with contextlib.suppress(OSError):
+            for name in (f"shard-{self._mark(save, save.writer)}.safetensors", f"part-{self._mark(save, save.writer)}.json"):
+                self._vault.remove(save.folder, name)
+            if save.writer == 0 and NAME not in self._vault.files(save.folder):
+                self._vault.remove_folder(save.folder)
+        if isinstance(error, OSError):
+            fix = "training goes on with the last checkpoint; make room or make it writable, the next save tries again"
+            self._warn(f"the checkpoint {path} could not be written: {told}: {fix}")
+        elif save.writer == 0 or not isinstance(error, Abandoned):
+            self._warn(f"the checkpoint {path} was given up: {told}; the last complete one stays, the next save tries again")
+
+    def _warn(self, text: str) -> None:
+        if self._job._link is None:
+            print(f"stretto: {text}", file=sys.stderr)
+        self._job._say("event", what="warning", text=text)

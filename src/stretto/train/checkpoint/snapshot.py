@@ -1,0 +1,109 @@
+"""A worker's share of the state, copied at a boundary into memory that is kept from save to save."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stretto.core.errors import Refused, ScriptError
+from stretto.core.manifest import Identity, Piece, Shared, Tensor
+from stretto.train.checkpoint.layout import deal, header, width
+from stretto.train.state import as_bytes, flatten, spec
+
+
+def tensor_names(skeleton: Any, count: int) -> list[str]:
+    """A name for every tensor of a state: its path in the skeleton, without the common `objects`."""
+    names = [""] * count
+    for path, index in _walk(skeleton, ()):
+        names[index] = "/".join(path[1:] if path and path[0] == "objects" else path)
+    seen: dict[str, int] = {}
+    for index, name in enumerate(names):
+        seen[name] = seen.get(name, 0) + 1
+        if seen[name] > 1:
+            names[index] = f"{name}#{seen[name]}"
+    return names
+
+
+def _walk(skeleton: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
+    if not isinstance(skeleton, dict):
+        return
+    for kind in ("tensor", "array"):
+        if isinstance(skeleton.get(kind), int):
+            yield path, skeleton[kind]
+    for key, held in skeleton.get("map", ()):
+        yield from _walk(held, (*path, str(key)))
+    for kind in ("list", "tuple", "set"):
+        for place, held in enumerate(skeleton.get(kind, ())):
+            yield from _walk(held, (*path, str(place)))
+
+
+def describe(skeleton: Any, tensors: list[torch.Tensor]) -> tuple[Tensor, ...]:
+    found = []
+    for name, tensor in zip(tensor_names(skeleton, len(tensors)), tensors, strict=True):
+        dtype, shape = spec(tensor)
+        found.append(Tensor(name, dtype, tuple(shape)))
+    return tuple(found)
+
+
+def identify(job: Any, *, version: str, fingerprint: dict[str, Any]) -> Identity:
+    """The job as a checkpoint compares it: what its script made, before any state was received."""
+    shared = job._shared
+    modules = {name for name, _ in shared.modules}
+    skeleton, tensors = flatten({"objects": {name: one.state_dict() for name, one in shared.modules}})
+    return Identity(
+        seed=job.seed,
+        slices=job.slices,
+        loaders=tuple({"train": one.train, "batch": one.batch, "tail": one.tail, "samples": one.source.size} for one in job._loaders),
+        plan=dict(job.options.get("plan") or {}),
+        fingerprint=fingerprint,
+        version=version,
+        objects=tuple(Shared(name, type(one).__name__, name in modules) for name, one in shared.objects.items()),
+        tensors=describe(skeleton, tensors),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What one worker will write. `data` lies in the reused memory: it is good until the next snapshot."""
+
+    skeleton: Any
+    tensors: tuple[Tensor, ...]
+    pieces: tuple[Piece, ...]
+    header: bytes
+    data: torch.Tensor
+
+    @property
+    def bytes(self) -> int:
+        return len(self.header) + self.data.numel()
+
+
+class Memory:
+    """Host memory for one share. It grows to the largest share and never beyond."""
+
+    def __init__(self) -> None:
+        self._held = torch.empty(0, dtype=torch.uint8)
+
+    def take(self, size: int) -> torch.Tensor:
+        if self._held.numel() < size:
+            self._held = torch.empty(0, dtype=torch.uint8)
+            self._held = torch.empty(size, dtype=torch.uint8)
+        return self._held[:size]
+
+    def snapshot(self, skeleton: Any, tensors: list[torch.Tensor], *, writer: int, writers: int) -> Snapshot:
+        """Copies this writer's share. This is the part that training waits for."""
+        described = describe(skeleton, tensors)
+        try:
+            pieces = tuple(deal(described, writers)[writer])
+        except Refused as error:
+            raise ScriptError(str(error)) from error
+        sizes = [(piece.high - piece.low) * width(described[piece.tensor]) for piece in pieces]
+        data = self.take(sum(sizes))
+        place = 0
+        for piece, size in zip(pieces, sizes, strict=True):
+            low = piece.low * width(described[piece.tensor])
+            data[place : place + size].copy_(as_bytes(tensors[piece.tensor])[low : low + size])
+            place += size
+        return Snapshot(skeleton, described, pieces, header(described, pieces), data)
