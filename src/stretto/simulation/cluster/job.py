@@ -18,6 +18,8 @@ from stretto.simulation.cluster.application import Application
 MOST_OBSERVATIONS = 64
 """More ways of running than this are not kept for the fit; the oldest goes first."""
 MOST_LOSSES = 64
+CLOSE = 0.02
+"""Relative error up to which an observation confirms the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +241,16 @@ class SimJob:
         table[key] = Observation(*key, grad_s, max(step_s, grad_s))
         if len(table) > MOST_OBSERVATIONS:
             del table[next(iter(table))]
-        self.throughput[self.kind] = remembered_fit(tuple(table.values()))
+        known = self.throughput.get(self.kind)
+        if known is None or not _predicts(known, table[key]):
+            self.throughput[self.kind] = remembered_fit(tuple(table.values()))
+
+
+def _predicts(model: ThroughputModel, seen: Observation) -> bool:
+    """Whether the model already foretells an observation so well that fitting again would change nothing that matters."""
+    grad = model.grad_s(seen.local_batch)
+    step = model.step_s(nodes=seen.nodes, workers=seen.workers, local_batch=seen.local_batch)
+    return abs(grad / seen.grad_s - 1) < CLOSE and abs(step / seen.step_s - 1) < CLOSE
 
 
 def plain_batch(batch: BatchRange, workers: int) -> tuple[int, int]:
