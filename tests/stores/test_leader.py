@@ -23,7 +23,7 @@ class Agent:
         self.fenced = 0
         self.name = name
         self.mirror = Mirror(store)
-        self.presence = Presence(store, timing=timing, on_fence=self.fence)
+        self.presence = Presence(store, agent=name, timing=timing, on_fence=self.fence)
         self.leader = Leader(store, agent=name, mirror=self.mirror, presence=self.presence, timing=timing,
                              on_lost=on_lost or (lambda life: False))
         self.presence.put(keys.AGENTS + name, {"agent": name, "slots": 4})

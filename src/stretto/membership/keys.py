@@ -31,7 +31,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 from stretto.core.roster import Roster
 from stretto.membership.protocol import Action, Break, Dismiss, Fail, Lost, Phase, Publish, View, WorkerStatus
@@ -65,10 +65,15 @@ def text(document: Mapping[str, Any]) -> str:
     return json.dumps(document, sort_keys=True, separators=(",", ":"))
 
 
+@lru_cache(maxsize=1024)
+def _parse(document: str) -> dict[str, Any]:
+    return json.loads(document)
+
+
 def value(entries: Entries, key: str) -> dict[str, Any]:
     """The document under a key; empty where there is none."""
     entry = entries.get(key)
-    return cast("dict[str, Any]", json.loads(entry.value)) if entry else {}
+    return dict(_parse(entry.value)) if entry else {}
 
 
 def under(entries: Entries, prefix: str) -> dict[str, dict[str, Any]]:
@@ -130,7 +135,7 @@ def write(action: Action, entries: Entries, *, office: Guard) -> Write | None:
 
     Rosters and breaks are also guarded by what they follow, so that a request that is repeated is not done twice.
     """
-    follows = (office, Guard(ROSTER, revision(entries, ROSTER)), Guard(BROKEN, revision(entries, BROKEN)))
+    follows = _follows(entries, office)
     match action:
         case Publish(published):
             return Write((Put(ROSTER, text(published.document())), *_forget(entries, published)), follows)
@@ -141,14 +146,14 @@ def write(action: Action, entries: Entries, *, office: Guard) -> Write | None:
                 return None
             return Write((Put(DISMISSED + worker, text({"worker": worker, "reason": reason})),), follows)
         case Lost():
-            return _outcome(entries, office, {"state": "lost", "reason": "nobody who had the state is left"})
+            return _outcome(entries, follows, {"state": "lost", "reason": "nobody who had the state is left"})
         case Fail(reason):
-            return _outcome(entries, office, {"state": "failed", "reason": reason})
+            return _outcome(entries, follows, {"state": "failed", "reason": reason})
 
 
 def finish(entries: Entries, *, office: Guard, tick: int) -> Write | None:
     """The job is over and its final state is at this tick."""
-    return _outcome(entries, office, {"state": "finished", "reason": "", "tick": tick})
+    return _outcome(entries, _follows(entries, office), {"state": "finished", "reason": "", "tick": tick})
 
 
 def revive(entries: Entries, *, office: Guard) -> Write:
@@ -161,11 +166,15 @@ def revive(entries: Entries, *, office: Guard) -> Write:
     return Write(puts, (office, Guard(ROSTER, revision(entries, ROSTER)), Guard(OUTCOME, revision(entries, OUTCOME))))
 
 
-def _outcome(entries: Entries, office: Guard, document: dict[str, Any]) -> Write | None:
+def _follows(entries: Entries, office: Guard) -> tuple[Guard, ...]:
+    return (office, Guard(ROSTER, revision(entries, ROSTER)), Guard(BROKEN, revision(entries, BROKEN)))
+
+
+def _outcome(entries: Entries, follows: tuple[Guard, ...], document: dict[str, Any]) -> Write | None:
     if OUTCOME in entries:
         return None
     life = int(value(entries, LIFE).get("life", 1))
-    return Write((Put(OUTCOME, text({**document, "life": life})),), (office, Guard(OUTCOME, 0)))
+    return Write((Put(OUTCOME, text({**document, "life": life})),), (*follows, Guard(OUTCOME, 0)))
 
 
 def _forget(entries: Entries, published: Roster) -> Iterable[Put]:

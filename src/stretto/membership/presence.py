@@ -1,9 +1,8 @@
-"""An agent's presence in the store: its lease, the records that hang on it, and the fence when it can no longer be
-renewed.
+"""An agent's presence in the store: its lease, the records that hang on it, and the fence when it can no longer be renewed.
 
 Records are kept level by level, not message by message: the agent says what shall be there, and it is written until it
-is. Every write is guarded by the revision that the record had, so a write that timed out and arrives late can never
-undo a newer one.
+is. Every transaction writes the agent's own record too and is guarded by the revision that this had, so a request that
+timed out and arrives late, or twice, can never undo a newer one.
 """
 
 from __future__ import annotations
@@ -13,22 +12,22 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stretto.membership.keys import WORKERS, text
+from stretto.membership.keys import AGENTS, text
 from stretto.membership.store import Guard, Put, Store, StoreError
 from stretto.membership.timing import Fence, Timing
 
-BATCH = 32
+BATCH = 100
 """Records in one transaction; etcd allows 128 operations in one."""
 
 
 class Presence:
     """Keeps the lease alive and the records written until `run` is cancelled; then `leave` takes them away at once.
 
-    `on_fence` is called when the lease could not be renewed for `fence_s`: all workers must be stopped before it
-    returns.
+    Nothing is written before the agent's own record has been put. `on_fence` is called when the lease could not be
+    renewed for `fence_s`: all workers must be stopped before it returns.
     """
 
-    def __init__(self, store: Store, *, timing: Timing, on_fence: Callable[[], None],
+    def __init__(self, store: Store, *, agent: str, timing: Timing, on_fence: Callable[[], None],
                  clock: Callable[[], float] = time.monotonic) -> None:
         self.lease = 0
         """The lease in force; 0 while there is none. It changes when the store had to give a new one."""
@@ -37,10 +36,11 @@ class Presence:
         self._timing = timing
         self._clock = clock
         self._on_fence = on_fence
+        self._anchor = AGENTS + agent
+        self._revision: int | None = 0
+        """Of the agent's own record; None while that is not known."""
         self._wanted: dict[str, str | None] = {}
         self._written: dict[str, str | None] = {}
-        self._revisions: dict[str, int] = {}
-        self._unsure = False
         self._news = asyncio.Event()
 
     def put(self, key: str, document: Mapping[str, Any] | None) -> None:
@@ -49,15 +49,13 @@ class Presence:
         self._news.set()
 
     async def run(self) -> None:
-        renewals = asyncio.create_task(self._renewals())
-        watchdog = asyncio.create_task(self._watchdog())
-        writes = asyncio.create_task(self._writes())
+        tasks = [asyncio.create_task(part) for part in (self._renewals(), self._watchdog(), self._writes())]
         try:
-            await asyncio.gather(renewals, watchdog, writes)
+            await asyncio.gather(*tasks)
         finally:
-            for task in (renewals, watchdog, writes):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(renewals, watchdog, writes, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def leave(self) -> None:
         """Takes everything away now. Workers must have been stopped."""
@@ -84,10 +82,8 @@ class Presence:
         if self.lease and await self._store.renew(self.lease):
             return
         self.lease = 0
-        lease = await self._store.grant(self._timing.lease_s)
-        self._written.clear()  # went with the old lease, or is about to
-        self._unsure = True
-        self.lease = lease
+        self.lease = await self._store.grant(self._timing.lease_s)
+        self._revision = None  # everything went with the old lease, or is about to
         self._news.set()
 
     async def _watchdog(self) -> None:
@@ -102,50 +98,44 @@ class Presence:
         while True:
             await self._news.wait()
             self._news.clear()
-            while self.lease and self._dirty():
+            while self.lease and (self._dirty() or self._revision is None):
                 try:
                     await self._flush()
                 except StoreError:
-                    self._unsure = True
+                    self._revision = None
                     await asyncio.sleep(self._timing.renewal_s)
 
     def _dirty(self) -> list[str]:
-        """Workers' records before the agent's own: a leader must not see an agent without its workers."""
-        dirty = [key for key, value in self._wanted.items() if self._written.get(key) != value]
-        return sorted(dirty, key=lambda key: not key.startswith(WORKERS))
+        if self._wanted.get(self._anchor) is None:
+            return []
+        return [key for key, value in self._wanted.items() if self._written.get(key) != value]
 
     async def _flush(self) -> None:
-        if self._unsure:
+        if self._revision is None:
             await self._look()
-        lease = self.lease
-        keys = self._dirty()[:BATCH]
-        values = {key: self._wanted[key] for key in keys}
-        puts = [Put(key, value, lease if value is not None else 0) for key, value in values.items()]
-        guards = [Guard(key, self._revisions.get(key, 0)) for key in keys]
-        revision = await self._store.commit(puts, guards=guards)
-        if revision is None:
-            self._unsure = True
-            await asyncio.sleep(self._timing.margin_s / 10)
+        lease, known = self.lease, self._revision
+        values = {key: self._wanted[key] for key in self._dirty()[:BATCH]}
+        if not values:
             return
-        if lease != self.lease:
-            return  # a new lease was given meanwhile: everything is written again
+        values[self._anchor] = self._wanted[self._anchor]
+        puts = [Put(key, value, lease if value is not None else 0) for key, value in values.items()]
+        revision = await self._store.commit(puts, guards=[Guard(self._anchor, known or 0)])
+        if revision is None:
+            self._revision = None
+            await asyncio.sleep(self._timing.margin_s / 10)
+        elif self._revision == known and self.lease == lease:  # else the lease was lost meanwhile: all is written again
+            self._revision = revision
+            self._remember(values)
+
+    def _remember(self, values: Mapping[str, str | None]) -> None:
         for key, value in values.items():
-            self._revisions[key] = 0 if value is None else revision
             self._written[key] = value
             if value is None and self._wanted.get(key) is None:
                 self._wanted.pop(key, None)
                 self._written.pop(key, None)
 
     async def _look(self) -> None:
-        """Learns what became of writes that were not answered."""
-        for prefix in sorted({_folder(key) for key in self._wanted}):
-            entries, _ = await self._store.read(prefix)
-            found = {entry.key: entry.revision for entry in entries}
-            for key in self._wanted:
-                if _folder(key) == prefix:
-                    self._revisions[key] = found.get(key, 0)
-        self._unsure = False
-
-
-def _folder(key: str) -> str:
-    return key.rsplit("/", 1)[0] + "/" if "/" in key else key
+        """What became of writes that were not answered: it need not be known, they are all made again."""
+        entries, _ = await self._store.read(self._anchor)
+        self._revision = next((entry.revision for entry in entries if entry.key == self._anchor), 0)
+        self._written.clear()

@@ -10,6 +10,7 @@ The last roster published is *the* roster. While it is not in effect everywhere,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -271,6 +272,12 @@ def _difference(status: WorkerStatus, reference: WorkerStatus, *, slices: int) -
     return ""
 
 
+def _most_alike(ready: Sequence[WorkerStatus]) -> WorkerStatus:
+    """Where nobody trains yet, the majority says what the job is; the oldest decides a tie."""
+    kinds = Counter((status.slices, status.shape) for status in ready)
+    return max(ready, key=lambda status: (kinds[status.slices, status.shape], -status.order))
+
+
 def _fitting(view: View, reference: WorkerStatus) -> list[WorkerStatus]:
     slices = _slices(view, reference)
     return [status for status in _ready(view) if not _difference(status, reference, slices=slices)]
@@ -281,7 +288,7 @@ def _begin(view: View, *, number: int, cause: str) -> tuple[Action, ...]:
     ready = _ready(view)
     if not ready:
         return _relics(view)
-    reference = ready[0]
+    reference = _most_alike(ready)
     slices = _slices(view, reference)
     if slices < view.least:
         return (Fail(f"slices={slices} allows at most {slices} workers, {view.least} were asked for: raise slices= in "

@@ -8,7 +8,7 @@ Names of workers are never used twice.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -67,7 +67,8 @@ class WorkerStatus:
         return self.phase not in (Phase.GONE, Phase.FINISHED)
 
     def document(self) -> dict[str, Any]:
-        return {**asdict(self), "phase": self.phase.value, "address": list(self.address)}
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return {**fields, "phase": self.phase.value, "address": list(self.address)}
 
     @staticmethod
     def read(document: dict[str, Any]) -> WorkerStatus:

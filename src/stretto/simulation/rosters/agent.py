@@ -1,0 +1,176 @@
+"""An agent in the simulator: the real presence, mirror and leader, and workers that it starts, watches and stops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from stretto.membership import keys
+from stretto.membership.leader import Leader
+from stretto.membership.mirror import Mirror
+from stretto.membership.presence import Presence
+from stretto.membership.status import Phase, WorkerStatus
+from stretto.simulation.rosters.depot import Line
+from stretto.simulation.rosters.worker import SimWorker
+
+if TYPE_CHECKING:
+    from stretto.simulation.rosters.world import World
+
+PHASES = list(Phase)
+
+
+class SimAgent:
+    def __init__(self, name: str, *, world: World, slots: int) -> None:
+        self.name = name
+        self.alive = True
+        self.draining = False
+        self.workers: dict[str, SimWorker] = {}
+        self.statuses: dict[str, WorkerStatus] = {}
+        self._world = world
+        self.slots = slots
+        self._starting = False
+        self._told: dict[str, tuple[int, int]] = {}
+        store = Line(world.depot, world.network, host=name, answer_s=world.timing.answer_s, doubled=world.doubled)
+        clock = world.loop.time
+        self.mirror = Mirror(store)
+        self.presence = Presence(store, agent=name, timing=world.timing, on_fence=self._fence, clock=clock)
+        self.leader = Leader(store, agent=name, mirror=self.mirror, presence=self.presence, timing=world.timing, clock=clock,
+                             on_lost=lambda life: True)
+        self._register()
+        parts = (self.mirror.run(), self.presence.run(), self.leader.run(), self._obey_forever())
+        self._tasks = [world.loop.create_task(part) for part in parts]
+
+    # ---- life and death
+
+    def die(self, *, with_host: bool = False) -> None:
+        """The agent is killed; its workers go with it, at once or when their kernel has noticed."""
+        if not self.alive:
+            return
+        self.alive = False
+        self._world.observer.note(f"agent {self.name} dies")
+        for task in self._tasks:
+            task.cancel()
+        for worker in self.workers.values():
+            worker.die(silently=with_host)
+
+    def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def failure(self) -> BaseException | None:
+        """What ended one of the agent's tasks, if anything did."""
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and task.exception() is not None:
+                return task.exception()
+        return None
+
+    def _fence(self) -> None:
+        self._world.observer.note(f"agent {self.name} fences itself")
+        for worker in self.workers.values():
+            worker.die()
+
+    def drain(self) -> None:
+        self.draining = True
+        self._register()
+        for name, status in self.statuses.items():
+            if status.training:
+                self._write(replace(self.statuses[name], leaving=True))
+
+    def _register(self) -> None:
+        document = {"agent": self.name, "slots": self.slots, "draining": self.draining}
+        self.presence.put(keys.AGENTS + self.name, document)
+
+    # ---- what workers say
+
+    def hears(self, worker: SimWorker, **facts: Any) -> None:
+        """A message on the worker's link; it may be overtaken by others, and some come twice."""
+        if not self.alive:
+            return
+        for _ in range(2 if self._world.random.random() < self._world.doubled else 1):
+            lag = self._world.random.random() * self._world.link_s
+            self._world.loop.call_later(lag, self._note, worker.name, facts)
+
+    def measured(self, worker: SimWorker, speed: float) -> None:
+        self._write(replace(self.statuses[worker.name], speed=speed))
+
+    def _note(self, name: str, facts: dict[str, Any]) -> None:
+        now = self.statuses.get(name)
+        if not self.alive or now is None:
+            return
+        phase = max(now.phase, facts.get("phase", now.phase), key=PHASES.index)
+        if now.phase is Phase.FINISHED:
+            phase = now.phase
+        grown = {fact: max(getattr(now, fact), facts[fact]) for fact in ("roster", "halted", "prepared") if fact in facts}
+        ticks = [tick for tick in (now.tick, facts.get("tick")) if tick is not None]
+        rest = {fact: facts[fact] for fact in ("slices", "shape") if fact in facts}
+        self._write(replace(now, phase=phase, tick=max(ticks, default=None), **grown, **rest))
+
+    def _write(self, status: WorkerStatus) -> None:
+        self.statuses[status.worker] = status
+        self.presence.put(keys.WORKERS + status.worker, status.document())
+
+    # ---- what the store says
+
+    async def _obey_forever(self) -> None:
+        while True:
+            self._obey()
+            await self.mirror.changed(0.5)
+
+    def _obey(self) -> None:
+        entries = self.mirror.entries
+        roster, broken = keys.roster(entries), keys.broken(entries)
+        for name, worker in list(self.workers.items()):
+            if not worker.alive or worker.finished:
+                continue
+            halted, heard = self._told.get(name, (0, 0))
+            if broken > halted:
+                self._tell(worker, worker.halt, broken)
+            if roster is not None and roster.number > heard:
+                self._tell(worker, worker.hear, roster)
+            self._told[name] = (broken, max(heard, roster.number if roster else 0))
+            if keys.DISMISSED + name in entries:
+                worker.die()
+        self._forget(entries)
+        self._size(entries)
+
+    def _tell(self, worker: SimWorker, call: Any, fact: Any) -> None:
+        world = self._world
+        for _ in range(2 if world.random.random() < world.doubled else 1):
+            world.loop.call_later(world.random.random() * world.link_s, worker.unless_done, call, fact)
+
+    def _forget(self, entries: keys.Entries) -> None:
+        """Records of the gone that the leader has deleted are not written again."""
+        for name, status in list(self.statuses.items()):
+            worker = self.workers[name]
+            if status.phase is Phase.GONE and keys.WORKERS + name not in entries and not worker.alive:
+                roster = keys.roster(entries)
+                if roster is not None and name not in (*roster.workers, *roster.left):
+                    self.presence.put(keys.WORKERS + name, None)
+                    del self.statuses[name]
+                    del self.workers[name]
+
+    def _size(self, entries: keys.Entries) -> None:
+        """Runs as many workers as the leader wants here."""
+        if keys.value(entries, keys.OUTCOME).get("state") == "finished" or self.draining:
+            return
+        target = int(keys.value(entries, keys.TARGETS + self.name).get("workers", 0))
+        running = [worker for worker in self.workers.values() if worker.alive and not worker.finished]
+        if len(running) < target and not self._starting:
+            self._starting = True
+            self._world.loop.call_later(self._world.random.random() * self._world.restart_s, self._start)
+        roster = keys.roster(entries)
+        named = () if roster is None else (*roster.workers, *roster.left)
+        spare = [worker for worker in running if worker.seat.tick is None and worker.name not in named]
+        for worker in spare[: max(0, len(running) - target)]:
+            worker.die()
+
+    def _start(self) -> None:
+        self._starting = False
+        if not self.alive or self.draining:
+            return
+        world = self._world
+        worker = world.new_worker(self)
+        self.workers[worker.name] = worker
+        self._write(WorkerStatus(worker.name, self.name, Phase.STARTING, worker.order, (self.name, worker.order)))
+        world.loop.call_later(world.random.random() * world.script_s, worker.unless_done, worker.ready)
+        self._obey()

@@ -1,0 +1,132 @@
+"""Process groups in the simulator: building, exchanging and moving state, as gloo would, with its ways of failing.
+
+A group stands when all members have come to build it and can reach each other. An exchange is finished on a member
+when it has everybody's part, so a death in the middle leaves some with it and some without. What was sent before a
+death still arrives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from stretto.core.roster import Roster
+from stretto.core.slices import Span
+from stretto.simulation.rosters.network import Network
+
+if TYPE_CHECKING:
+    from stretto.simulation.rosters.worker import SimWorker
+
+BUILD_S = 1.2
+EXCHANGE_S = 1.5
+"""After these a build or an exchange has failed on whoever still waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one member brings to an exchange."""
+
+    worker: str
+    tick: int
+    state: int
+    share: Span
+    offer: int
+
+
+@dataclass(slots=True)
+class Exchange:
+    parts: dict[str, Part] = field(default_factory=dict)
+    arrivals: dict[str, dict[str, float]] = field(default_factory=dict)
+    """For each member: when whose part is there."""
+
+
+@dataclass(slots=True)
+class Group:
+    roster: Roster
+    builders: dict[str, SimWorker] = field(default_factory=dict)
+    standing: bool = False
+    exchanges: dict[int, Exchange] = field(default_factory=dict)
+    segments: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By holder: the tick and the state that it has sent to the newcomers."""
+    sent_at: dict[tuple[str, str], float] = field(default_factory=dict)
+
+
+class Fabric:
+    def __init__(self, loop: asyncio.AbstractEventLoop, network: Network) -> None:
+        self.loop = loop
+        self.network = network
+        self.groups: dict[int, Group] = {}
+
+    def build(self, worker: SimWorker, roster: Roster) -> None:
+        group = self.groups.setdefault(roster.number, Group(roster))
+        group.builders[worker.name] = worker
+        self.loop.call_later(BUILD_S, worker.unless_done, worker.build_failed, roster.number)
+        if set(group.builders) != set(roster.workers):
+            return
+        workers = list(group.builders.values())
+        if all(one.alive and all(self.network.both(one.host, other.host) for other in workers) for one in workers):
+            group.standing = True
+            for one in workers:
+                self.loop.call_later(self.network.latency(), one.unless_done, one.stood, roster.number)
+
+    def contribute(self, worker: SimWorker, number: int, part: Part) -> None:
+        """A member comes to the exchange of its tick."""
+        group = self.groups[number]
+        exchange = group.exchanges.setdefault(part.tick, Exchange())
+        exchange.parts[worker.name] = part
+        now = self.loop.time()
+        for name, other in group.builders.items():
+            if name == worker.name or self.network.up(worker.host, other.host):
+                lag = 0.0 if name == worker.name else self.network.latency()
+                exchange.arrivals.setdefault(name, {})[worker.name] = now + lag
+        for name in group.roster.workers:
+            there = exchange.arrivals.get(name, {})
+            if name in exchange.parts and len(there) == len(group.roster.members):
+                receiver = group.builders[name]
+                self.loop.call_at(max(there.values()), receiver.unless_done, receiver.complete, number, part.tick)
+        self.loop.call_later(EXCHANGE_S, worker.unless_done, worker.exchange_failed, number, part.tick)
+
+    def send_state(self, worker: SimWorker, number: int, *, tick: int, state: int) -> None:
+        """A holder gives the newcomers its segments."""
+        group = self.groups[number]
+        group.segments[worker.name] = (tick, state)
+        for name in group.roster.joined:
+            newcomer = group.builders[name]
+            if self.network.up(worker.host, newcomer.host):
+                group.sent_at[worker.name, name] = self.loop.time() + self.network.latency()
+            self.try_receive(newcomer, number)
+
+    def try_receive(self, newcomer: SimWorker, number: int) -> None:
+        group = self.groups[number]
+        holders = holders_of(group.roster)
+        times = [group.sent_at.get((holder, newcomer.name)) for holder in holders]
+        if newcomer.receiving == number and all(time is not None for time in times):
+            at = max(time for time in times if time is not None)
+            places = [group.segments[holder] for holder in holders]
+            self.loop.call_at(max(at, self.loop.time()), newcomer.unless_done, newcomer.received, number, places)
+
+    def gone(self, worker: SimWorker, *, silently: bool) -> None:
+        """A process has ended: its peers' connections are reset, unless its host went with it."""
+        for number, group in self.groups.items():
+            if worker.name not in group.builders or silently:
+                continue
+            for name, other in group.builders.items():
+                if name == worker.name or not self.network.both(worker.host, other.host):
+                    continue
+                self.loop.call_later(self.network.latency(), other.unless_done, other.reset_by, worker.name, number)
+
+    def lacks(self, worker: SimWorker, number: int, tick: int, peer: str) -> bool:
+        """The worker waits for a part that the peer has not sent."""
+        exchange = self.groups[number].exchanges.get(tick)
+        return exchange is not None and worker.name in exchange.parts and peer not in exchange.arrivals.get(worker.name, {})
+
+    def lacks_state(self, newcomer: SimWorker, number: int, peer: str) -> bool:
+        group = self.groups[number]
+        return peer in holders_of(group.roster) and (peer, newcomer.name) not in group.sent_at
+
+
+def holders_of(roster: Roster) -> list[str]:
+    """Who gives the state to newcomers: whoever comes from the base; in a first roster the first member, from its
+    script."""
+    return [name for name in roster.workers if name not in roster.joined] or [roster.workers[0]]

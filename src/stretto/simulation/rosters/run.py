@@ -1,0 +1,119 @@
+"""Runs one seed from its beginning to the end of its job, and says what it has shown."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+from stretto.membership import keys
+from stretto.simulation.rosters.faults import mend, schedule
+from stretto.simulation.rosters.observer import BrokenPromise
+from stretto.simulation.rosters.virtual import Stalled, VirtualLoop
+from stretto.simulation.rosters.world import World
+
+PATIENCE_S = 120.0
+"""Of virtual time: within this everybody has come together after the last fault, and the job has ended after that."""
+LOOK_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    seed: int
+    mode: str
+    events: int
+    breaks: int
+    rosters: int
+    lives: int
+    ticks: int
+    seconds: float
+    """Of virtual time."""
+    failure: str
+    log: tuple[str, ...]
+
+
+def simulate(seed: int) -> Report:
+    """The same seed gives the same report, event by event."""
+    loop = VirtualLoop()
+    asyncio.set_event_loop(loop)
+    world: World | None = None
+    failure = ""
+    try:
+        world = World(seed, loop)
+        loop.set_exception_handler(lambda _, context: _crashed(world, context))
+        schedule(world)
+        loop.run_until_complete(_story(world))
+    except BrokenPromise as broken:
+        failure = str(broken)
+    except (AssertionError, KeyError, AttributeError, TypeError, ValueError, IndexError) as error:
+        failure = "".join(traceback.format_exception(error))
+    except Stalled:
+        failure = "nothing is scheduled any more, and the job has not ended"
+    finally:
+        _sweep(loop, world)
+    assert world is not None
+    seen = world.observer
+    return Report(seed, world.mode, seen.events, seen.breaks, len(seen.rosters), seen.life, seen.top, loop.time(), failure,
+                  tuple(seen.log))
+
+
+async def _story(world: World) -> None:
+    seen = world.observer
+    while world.loop.time() < world.duration_s and seen.outcome != "finished":
+        await _pause(world)
+    mend(world)
+    if world.end is None:
+        await _until(world, world.together, what="everybody to come together")
+        world.end = -(-(seen.top + 2) // world.passes) * world.passes
+    await _until(world, lambda: seen.outcome == "finished", what="the end of the job")
+    _check_end(world)
+
+
+def _check_end(world: World) -> None:
+    seen = world.observer
+    done = [worker for worker in seen.workers.values() if worker.finished]
+    if not done or any(worker.seat.tick != world.end or worker.state != seen.state_at(world.end or 0) for worker in done):
+        seen.fail(f"the job ended with {[(worker.name, worker.seat.tick) for worker in done]}, its end was {world.end}")
+    if world.mode == "orderly" and seen.breaks:
+        seen.fail(f"{seen.breaks} breaks although nobody died who had the state")
+
+
+async def _until(world: World, condition: Any, *, what: str) -> None:
+    end = world.loop.time() + PATIENCE_S
+    while not condition():
+        if world.loop.time() > end:
+            leader = keys.value(world.entries, keys.LEADER)
+            world.observer.fail(f"waited {PATIENCE_S:g} s in vain for {what}; leader {leader}, broken "
+                                f"{keys.broken(world.entries)}, roster {keys.roster(world.entries)}, "
+                                f"workers {keys.under(world.entries, keys.WORKERS)}")
+        await _pause(world)
+
+
+async def _pause(world: World) -> None:
+    await asyncio.sleep(LOOK_S)
+    if world.observer.failure is not None:
+        raise world.observer.failure
+    for agent in world.living:
+        failure = agent.failure()
+        if failure is not None:
+            raise failure
+
+
+def _crashed(world: World | None, context: dict[str, Any]) -> None:
+    error = context.get("exception")
+    if world is not None and world.observer.failure is None and error is not None:
+        world.observer.failure = error
+
+
+def _sweep(loop: VirtualLoop, world: World | None) -> None:
+    """Nothing may be left that runs into the next seed."""
+    for agent in world.agents if world is not None else ():
+        agent.stop()
+    rest = asyncio.all_tasks(loop)
+    for task in rest:
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*rest, return_exceptions=True))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    asyncio.set_event_loop(None)
+    loop.close()

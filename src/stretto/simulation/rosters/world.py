@@ -1,0 +1,119 @@
+"""One simulated job: what a seed stands for, and everything that lives in it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+from stretto.membership import keys
+from stretto.membership.store import Put
+from stretto.membership.timing import Timing
+from stretto.simulation.rosters.agent import SimAgent
+from stretto.simulation.rosters.depot import Depot
+from stretto.simulation.rosters.fabric import Fabric
+from stretto.simulation.rosters.network import Network
+from stretto.simulation.rosters.observer import Observer
+from stretto.simulation.rosters.worker import SimWorker
+
+MODES = ("orderly", "host", "hosts", "hosts")
+"""Orderly: workers come and go, newcomers die early, and nobody may have to stop. Host: one agent whose workers are
+killed and frozen. Hosts: several agents, a store that can be out of reach, partitions."""
+
+
+class World:
+    def __init__(self, seed: int, loop: asyncio.AbstractEventLoop) -> None:
+        dice = self.random = random.Random(seed)
+        self.seed = seed
+        self.loop = loop
+        self.mode = dice.choice(MODES)
+        rough = self.mode == "hosts"
+        self.slices = dice.choice((4, 8, 8, 16))
+        self.passes = dice.choice((1, 1, 2, 3))
+        self.most = dice.randint(2, min(self.slices, 6))
+        self.least = dice.randint(1, min(2, self.most))
+        self.slice_s = dice.choice((0.01, 0.03)) * 8 / self.slices
+        self.link_s = dice.choice((0.0005, 0.02, 0.2))
+        self.doubled = dice.choice((0.0, 0.1))
+        self.restart_s = dice.choice((0.1, 1.0))
+        self.script_s = dice.choice((0.2, 2.0))
+        self.odd = dice.choice((0.0, 0.1)) if self.mode != "orderly" else 0.0
+        self.timing = Timing(fence_s=dice.choice((1.6, 4.0, 8.0)))
+        self.duration_s = dice.uniform(4.0, 12.0)
+        self.end: int | None = dice.randint(5, 60) * self.passes if dice.random() < 0.25 else None
+        """The tick at which the script ends; None: when the faults are over and everybody has come together again."""
+        self.network = Network(dice, delay_s=dice.choice((0.001, 0.01, 0.05)), spike=dice.choice((0.0, 0.02)) * rough,
+                               loss=dice.choice((0.0, 0.02)) * rough)
+        self.observer = Observer(self.slices, self.passes, clock=loop.time)
+        self.depot = Depot(loop, history=dice.choice((20, 10_000)), observer=self.observer)
+        self.fabric = Fabric(loop, self.network)
+        self.agents: list[SimAgent] = []
+        self.mended = False
+        self.saved: tuple[int, int] | None = None
+        self._orders = 0
+        self.write(keys.JOB, {"least": self.least, "most": self.most, "slices": self.slices})
+        self.write(keys.WANTED, {"workers": dice.randint(self.least, self.most)})
+        for _ in range(dice.randint(2, 4) if rough else 1):
+            self.new_agent()
+
+    # ---- what the parts ask for
+
+    def write(self, key: str, document: dict[str, Any] | None) -> None:
+        """Somebody with a good line to the store: a user at a terminal."""
+        put = Put(key, None if document is None else keys.text(document))
+        self.depot.perform(lambda: self.depot.table.commit([put]))
+
+    def new_agent(self) -> SimAgent:
+        slots = self.random.randint(1, 3) if self.mode == "hosts" else self.most
+        agent = SimAgent(f"h{len(self.agents)}", world=self, slots=slots)
+        self.agents.append(agent)
+        self.observer.note(f"agent {agent.name} starts with {slots} slots")
+        return agent
+
+    def new_worker(self, agent: SimAgent) -> SimWorker:
+        self._orders += 1
+        worker = SimWorker(f"w{self._orders}", agent=agent, world=self, order=self._orders,
+                           speed=self.random.choice((0.5, 1.0, 1.0, 2.0)),
+                           odd=bool(self.observer.top) and self.random.random() < self.odd)
+        self.observer.workers[worker.name] = worker
+        self.observer.note(f"{worker.name} starts on {agent.name}")
+        return worker
+
+    def start(self) -> tuple[int, int]:
+        """Where a first roster begins: at the last checkpoint, or at the beginning."""
+        return self.saved or (0, self.observer.state_at(0))
+
+    def checkpoint(self, worker: SimWorker) -> None:
+        roster, tick, state = worker.seat.roster, worker.seat.tick, worker.state
+        if tick is None or state is None or roster is None or tick % self.passes or roster.workers[0] != worker.name:
+            return
+        if self.random.random() < 0.1:
+            self.saved = max(self.saved or (0, 0), (tick, state))
+
+    def ends(self, tick: int) -> bool:
+        return self.end is not None and tick >= self.end and tick % self.passes == 0
+
+    # ---- how things stand
+
+    @property
+    def living(self) -> list[SimAgent]:
+        return [agent for agent in self.agents if agent.alive]
+
+    @property
+    def processes(self) -> list[SimWorker]:
+        return [worker for agent in self.living for worker in agent.workers.values() if worker.alive and not worker.finished]
+
+    @property
+    def entries(self) -> keys.Entries:
+        return self.depot.table.entries
+
+    def together(self) -> bool:
+        """As many workers as wanted train in the roster that was published last."""
+        room = sum(agent.slots for agent in self.living if not agent.draining)
+        wanted = int(keys.value(self.entries, keys.WANTED)["workers"])
+        roster = keys.roster(self.entries)
+        if roster is None or roster.number <= keys.broken(self.entries):
+            return False
+        members = [worker for worker in self.processes if worker.seat.roster == roster]
+        count = min(max(wanted, self.least), self.most, self.slices, room)
+        return len(members) == len(roster.members) == count
