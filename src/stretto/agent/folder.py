@@ -82,6 +82,13 @@ def create(runs: Path, *, name: str | None, script: str) -> RunFolder:
     return RunFolder(path)
 
 
+def discard(folder: RunFolder) -> None:
+    """A folder of a run that was refused before it began."""
+    with contextlib.suppress(OSError):
+        folder.logs.rmdir()
+        folder.path.rmdir()
+
+
 def _named(runs: Path, name: str) -> Path:
     path = runs / name
     try:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from stretto.agent.saving import Checkpoints
 from stretto.core.errors import UsageError
 
 
@@ -37,6 +38,7 @@ class RunOptions:
     agent: str = "a0"
     host: str = "127.0.0.1"
     """The address that this agent's workers listen on for each other."""
+    checkpoints: Checkpoints | None = None
     extra: dict[str, Any] = field(default_factory=dict)
     """Further options that workers are given as they are."""
 
@@ -65,10 +67,23 @@ class RunOptions:
     def document(self) -> dict[str, Any]:
         return {**asdict(self), "args": list(self.args), "runs": str(self.runs), "cwd": os.getcwd()}
 
-    def for_workers(self) -> str:
-        """STRETTO_OPTIONS."""
-        return json.dumps({"threads": self.threads, "digest_every": self.digest_every, "allow_mixed": self.allow_mixed,
-                           "host": self.host, **self.extra})
+    @staticmethod
+    def read(document: dict[str, Any]) -> RunOptions:
+        """Of a run.json, which has more in it."""
+        held = {one.name: document[one.name] for one in fields(RunOptions) if one.name in document}
+        saved = held.get("checkpoints")
+        return RunOptions(**{**held, "args": tuple(held.get("args", ())), "runs": Path(held.get("runs", "runs")),
+                             "checkpoints": Checkpoints(**saved) if saved else None})
+
+    def for_workers(self, *, run: str = "", life: int = 1, resume: int | None = None) -> str:
+        """STRETTO_OPTIONS. `resume` is the step of the checkpoint that the run goes on from."""
+        options = {"threads": self.threads, "digest_every": self.digest_every, "allow_mixed": self.allow_mixed,
+                   "host": self.host, **self.extra}
+        if self.checkpoints is not None:
+            options["checkpoint"] = self.checkpoints.for_workers(run=run, life=life, grace_s=self.grace_s)
+            if resume:
+                options["resume"] = {"url": self.checkpoints.url, "step": resume}
+        return json.dumps(options)
 
 
 def parse_workers(text: str) -> tuple[int, int]:

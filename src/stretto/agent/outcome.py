@@ -21,6 +21,8 @@ class Outcome:
     error: str | None = None
     traceback: str = ""
     digest: str | None = None
+    lost: bool = False
+    """Nobody has the state any more: a checkpoint can help."""
 
     @staticmethod
     def failed(failure: Failure) -> Outcome:

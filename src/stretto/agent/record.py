@@ -101,6 +101,15 @@ class Recorder:
             self._seen.add(mark)
             self.write(kind, **fields)
 
+    def resume(self, *, life: int, step: int, path: str) -> None:
+        """A life that begins with `step` steps behind it: what was told of later ones will be told again."""
+        self.settle()
+        self._seen.clear()
+        self._digests.clear()
+        self.tally.steps = step
+        self.tally.last = {"step": step - 1}
+        self.write("resume", life=life, step=step - 1, path=path)
+
     def digest(self, step: int, worker: str, value: str, *, members: tuple[str, ...]) -> dict[str, str] | None:
         """One worker's digest; all of them if they turn out to differ."""
         found = self._digests.setdefault(step, {})

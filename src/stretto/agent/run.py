@@ -12,7 +12,9 @@ from typing import Any
 
 from stretto.agent.board import open_board
 from stretto.agent.control import Control
-from stretto.agent.folder import RunFolder, create, write_json
+from stretto.agent.draining import drain
+from stretto.agent.folder import RunFolder, create, discard, write_json
+from stretto.agent.lives import Held, Life, Lives
 from stretto.agent.options import RunOptions
 from stretto.agent.outcome import FAILED, Outcome
 from stretto.agent.record import Observer, Recorder, Silent
@@ -25,32 +27,37 @@ def open_run(options: RunOptions) -> RunFolder:
     """Checks what is asked for and makes its folder. Everything that the user can still mend is said here."""
     options.validate()
     folder = create(options.runs, name=options.name, script=options.script)
+    if options.checkpoints is not None:
+        try:
+            options.checkpoints.claim(folder.name)
+        except UsageError:
+            discard(folder)
+            raise
     write_json(folder.request, {"name": folder.name, **options.document(), "created": time.time(), "version": VERSION})
     return folder
 
 
-def run(options: RunOptions, folder: RunFolder, *, observer: Observer | None = None) -> Outcome:
+def run(options: RunOptions, folder: RunFolder, *, observer: Observer | None = None, life: Life | None = None) -> Outcome:
     """Runs the job to its end, in the foreground."""
-    return asyncio.run(run_async(options, folder, observer=observer or Silent()))
+    return asyncio.run(run_async(options, folder, observer=observer or Silent(), life=life))
 
 
-async def run_async(options: RunOptions, folder: RunFolder, *, observer: Observer) -> Outcome:
+async def run_async(options: RunOptions, folder: RunFolder, *, observer: Observer, life: Life | None = None) -> Outcome:
     began = time.time()
-    recorder = Recorder(folder, observer=observer)
-    supervisor = Supervisor(options, folder, recorder)
-    control = Control(folder, handle=Verbs(supervisor).handle)
-    try:
-        await supervisor.forks.start(options.script, options.args, threads=options.threads, env={}, cwd=os.getcwd())
-        if options.tensorboard:
-            recorder.board = open_board(folder.path / "tensorboard")
-        await control.start()
-        recorder.write("start", life=1, script=options.script, args=list(options.args), version=VERSION,
-                       workers={"least": options.least, "most": options.most, "wanted": options.wanted})
-        with _signals(supervisor):
-            outcome = await supervisor.run()
-    finally:
-        await control.close()
-    return _conclude(outcome, supervisor, began=began)
+    with Held(folder):
+        recorder = Recorder(folder, observer=observer)
+        lives = Lives(options, folder, recorder, life or Life())
+        control = Control(folder, handle=Verbs(lives).handle)
+        try:
+            await lives.start_forks()
+            if options.tensorboard:
+                recorder.board = open_board(folder.path / "tensorboard")
+            await control.start()
+            with _signals(lives):
+                outcome = await lives.run()
+        finally:
+            await control.close()
+        return _conclude(outcome, lives.supervisor, began=began)
 
 
 def _conclude(outcome: Outcome, supervisor: Supervisor, *, began: float) -> Outcome:
@@ -79,16 +86,16 @@ def _conclude(outcome: Outcome, supervisor: Supervisor, *, began: float) -> Outc
 class _signals:
     """Ctrl-C once: in order; twice: now. SIGTERM and SIGHUP: in order."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
-        self._supervisor = supervisor
+    def __init__(self, lives: Lives) -> None:
+        self._lives = lives
         self._interrupts = 0
 
     def __enter__(self) -> None:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(ValueError, RuntimeError):  # not the main thread: whoever runs us handles signals
             loop.add_signal_handler(signal.SIGINT, self._interrupt)
-            loop.add_signal_handler(signal.SIGTERM, lambda: self._supervisor.stop(now=False))
-            loop.add_signal_handler(signal.SIGHUP, lambda: self._supervisor.stop(now=False))
+            loop.add_signal_handler(signal.SIGTERM, lambda: self._lives.supervisor.stop(now=False))
+            loop.add_signal_handler(signal.SIGHUP, lambda: self._lives.supervisor.stop(now=False))
 
     def __exit__(self, *_: object) -> None:
         loop = asyncio.get_running_loop()
@@ -98,14 +105,18 @@ class _signals:
 
     def _interrupt(self) -> None:
         self._interrupts += 1
-        self._supervisor.stop(now=self._interrupts > 1, interrupted=True)
+        self._lives.supervisor.stop(now=self._interrupts > 1, interrupted=True)
 
 
 class Verbs:
     """What can be asked at the control port."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
-        self._supervisor = supervisor
+    def __init__(self, lives: Lives) -> None:
+        self._lives = lives
+
+    @property
+    def _supervisor(self) -> Supervisor:
+        return self._lives.supervisor
 
     async def handle(self, request: dict[str, Any]) -> dict[str, Any]:
         match request["verb"]:
@@ -120,8 +131,7 @@ class Verbs:
             case "metrics":
                 return {"metrics": self._supervisor.recorder.tally.last.get("metrics", {})}
             case "drain":
-                raise UsageError(f"agent {self._supervisor.options.agent} is the only one of this run, and nobody could go "
-                                 "on without it: use `stretto stop`")
+                return drain(self._supervisor, agent=str(request.get("agent") or self._supervisor.options.agent))
             case other:
                 raise UsageError(f"there is no verb {other!r}")
 

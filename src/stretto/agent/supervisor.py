@@ -40,7 +40,8 @@ JOURNALLED = {"loader": ("loader",), "epoch": ("loader", "epoch"), "eval": ("loa
 class Supervisor:
     """One agent's workers of one job. `run` returns when the job has ended and every process is gone."""
 
-    def __init__(self, options: RunOptions, folder: RunFolder, recorder: Recorder) -> None:
+    def __init__(self, options: RunOptions, folder: RunFolder, recorder: Recorder, *, life: int = 1,
+                 resume: int | None = None, first_worker: int = 0) -> None:
         self.options = options
         self.folder = folder
         self.recorder = recorder
@@ -56,7 +57,9 @@ class Supervisor:
                               first_slice_s=max(options.slice_timeout_s, Limits().first_slice_s))
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._number = 0
+        self._life = life
+        self._resume = resume
+        self._number = first_worker
         self._scheduled = 0
         self._forfeited = 0
         self._fingerprint: dict[str, Any] | None = None
@@ -75,6 +78,11 @@ class Supervisor:
             self._ending = True
             watcher.cancel()
             await self._tear_down()
+
+    def inherit(self, old: Supervisor) -> None:
+        """What is known from an earlier life: the names in use, whose fault deaths were, and what was spent."""
+        self._number, self._ledger = old._number, old._ledger
+        self.restarts, self.mixed = old.restarts, old.mixed
 
     # ---- how many
 
@@ -120,7 +128,8 @@ class Supervisor:
         )
         self.workers[name] = worker
         env = {"STRETTO_WORKER": name, "STRETTO_AGENT": self.options.agent,
-               "STRETTO_RUN": str(self.folder.path.resolve()), "STRETTO_OPTIONS": self.options.for_workers()}
+               "STRETTO_RUN": str(self.folder.path.resolve()), 
+               "STRETTO_OPTIONS": self.options.for_workers(run=self.folder.name, life=self._life, resume=self._resume)}
 
         async def fork() -> None:
             try:
@@ -304,7 +313,8 @@ class Supervisor:
     def lost(self) -> None:
         crash = self._ledger.crashes[-1] if self._ledger.crashes else None
         text = f"every worker that held the state is gone: {self._last_words}"
-        self._fail(Failure(text, crash.traceback if crash else "", exit_code_of(crash)))
+        failure = Failure(text, crash.traceback if crash else "", exit_code_of(crash))
+        self._end(replace(Outcome.failed(failure), lost=True))
 
     def fail(self, reason: str) -> None:
         self._fail(Failure(reason))
@@ -391,8 +401,9 @@ class Supervisor:
         self._restart(worker, why)
 
     def _forks_gone(self, code: int) -> None:
-        self._fail(Failure(f"the fork server ended with {describe_exit(code)}, and its workers with it: was the machine "
-                           "out of memory?"))
+        failure = Failure(f"the fork server ended with {describe_exit(code)}, and its workers with it: was the machine "
+                          "out of memory?")
+        self._end(replace(Outcome.failed(failure), lost=True))
 
     # ---- the end of the job
 

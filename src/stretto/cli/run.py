@@ -8,9 +8,12 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
+from stretto.agent.folder import RunFolder
+from stretto.agent.lives import Life
 from stretto.agent.options import RunOptions, parse_workers
 from stretto.agent.outcome import Outcome
 from stretto.agent.run import open_run, run
+from stretto.agent.saving import KEEP, parse_checkpoints
 from stretto.cli.common import Json, Runs, runs_folder
 from stretto.cli.screen import JsonLines, Screen
 
@@ -32,6 +35,10 @@ def command(
     slice_timeout: Annotated[float, Option(help="Seconds that any slice may take; more where slices are slow.")] = 10.0,
     grace: Annotated[float, Option(help="Seconds that a graceful stop may take.")] = 30.0,
     allow_mixed: Annotated[bool, Option("--allow-mixed", help="Admit workers that would compute other bits.")] = False,
+    checkpoint: Annotated[str | None, Option(metavar="DIR|URL", help="Where checkpoints go.", show_default=False)] = None,
+    checkpoint_every: Annotated[str | None, Option(metavar="N|30s", help="How often: steps, or a time [default: 100].",
+                                                   show_default=False)] = None,
+    keep: Annotated[int, Option(help="How many checkpoints are kept.")] = KEEP,
     tensorboard: Annotated[bool, Option(help="Write TensorBoard files where it is installed.")] = True,
     quiet: Annotated[bool, Option("--quiet", "-q", help="Show only what goes wrong.")] = False,
     json: Json = False,
@@ -41,15 +48,20 @@ def command(
         script=script, args=tuple(args or ()), least=least, most=most, start=start, name=name, runs=runs_folder(runs),
         threads=threads, max_restarts=max_restarts, digest_every=digest_every, hang_timeout_s=hang_timeout,
         slice_timeout_s=slice_timeout, grace_s=grace, allow_mixed=allow_mixed, tensorboard=tensorboard,
+        checkpoints=parse_checkpoints(checkpoint, every=checkpoint_every, keep=keep),
     )
-    folder = open_run(options)
+    watch(options, open_run(options), quiet=quiet, json=json)
+
+
+def watch(options: RunOptions, folder: RunFolder, *, quiet: bool, json: bool, life: Life | None = None) -> None:
+    """Runs it in the foreground, to its end and its exit code."""
     if json:
-        outcome = run(options, folder, observer=JsonLines())
+        outcome = run(options, folder, observer=JsonLines(), life=life)
     else:
         with Screen(folder.name, quiet=quiet) as screen:
             if not quiet:
                 screen.say(f"run {folder.name} in {folder.path}", style="dim")
-            outcome = run(options, folder, observer=screen)
+            outcome = run(options, folder, observer=screen, life=life)
     _conclude(outcome, folder.path, quiet=quiet or json)
     raise Exit(outcome.exit_code)
 

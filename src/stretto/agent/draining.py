@@ -1,0 +1,38 @@
+"""Drains: an agent's workers leave at the next boundary, because its machine is about to go.
+
+Three times belong together, and each must end before the next one does:
+
+    a step  <  --grace (30 s)  <  what the machine gives between the notice and its end
+
+The workers leave at the end of the step in flight. Where there is another agent, the others go on without them; the last
+agent stops the job instead, and its checkpoint, which is waited for within the same --grace, is what `stretto resume`
+goes on from. Usual notices: 120 s on AWS, 30 s on GCP, Azure and Kubernetes (terminationGracePeriodSeconds).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stretto.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from stretto.agent.supervisor import Supervisor
+
+
+def drain(supervisor: Supervisor, *, agent: str) -> dict[str, Any]:
+    """Begins to drain an agent. What it will do is told at once; it happens at the next boundary."""
+    known = sorted({supervisor.options.agent, *(status.agent for status in supervisor.council.statuses.values())})
+    if agent not in known:
+        raise UsageError(f"run {supervisor.folder.name!r} has no agent {agent!r}: it has {', '.join(known)}")
+    alive = [status for status in supervisor.council.statuses.values() if status.alive]
+    leaving = [status.worker for status in alive if status.agent == agent]
+    if len(leaving) < len(alive):
+        supervisor.recorder.event("drain", f"{len(leaving)} workers leave at the next step boundary", agent=agent)
+        for worker in leaving:
+            supervisor.council.leaving(worker)
+        return {"agent": agent, "leaving": leaving, "stops": False, "checkpoint": False}
+    saves = supervisor.options.checkpoints is not None
+    last = "a checkpoint is taken first" if saves else "there is no --checkpoint, so nothing is kept of it"
+    supervisor.recorder.event("drain", f"it is the last agent, so the job stops at the next step boundary; {last}", agent=agent)
+    supervisor.stop(now=False)
+    return {"agent": agent, "leaving": leaving, "stops": True, "checkpoint": saves}
