@@ -34,7 +34,7 @@ def audit(records: Iterable[Record]) -> Audit:
     digests = [one for one in kept if isinstance(one, Digests)]
     loaders = {one.loader: one for one in kept if isinstance(one, LoaderLine)}
     finished = sorted({(one.loader, one.epoch) for one in kept if isinstance(one, EpochEnd)})
-    by_epoch: dict[tuple[str, int], list[Commit]] = {key: [] for key in finished if _trains(loaders, key[0])}
+    by_epoch: dict[tuple[int, int], list[Commit]] = {key: [] for key in finished if _trains(loaders, key[0])}
     for commit in commits:
         by_epoch.setdefault((commit.loader, commit.epoch), []).append(commit)
     findings = [*_steps(commits), *_digests(digests), *_end(kept, commits)]
@@ -50,7 +50,7 @@ def audit(records: Iterable[Record]) -> Audit:
     )
 
 
-def _trains(loaders: dict[str, LoaderLine], name: str) -> bool:
+def _trains(loaders: dict[int, LoaderLine], name: int) -> bool:
     return name not in loaders or loaders[name].train
 
 
@@ -82,7 +82,7 @@ def _end(records: Sequence[Record], commits: Sequence[Commit]) -> Iterator[str]:
 
 
 def _epoch(
-    key: tuple[str, int], commits: Sequence[Commit], *, loader: LoaderLine | None, finished: bool
+    key: tuple[int, int], commits: Sequence[Commit], *, loader: LoaderLine | None, finished: bool
 ) -> Iterator[str]:
     name, epoch = key
     where = f"epoch {epoch} of loader {name}"

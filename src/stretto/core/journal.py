@@ -35,7 +35,7 @@ class Start:
 @dataclass(frozen=True, slots=True)
 class LoaderLine:
     t: float
-    loader: str
+    loader: int
     samples: int
     batch: int
     slices: int
@@ -73,7 +73,7 @@ class Commit:
     t: float
     step: int
     epoch: int
-    loader: str
+    loader: int
     first: int
     count: int
     batch: int
@@ -82,19 +82,35 @@ class Commit:
     tick: int = 0
     metrics: Metrics = field(default_factory=_none)
     step_s: float = 0.0
+    parts: int = 1
+    """Pieces that each slice was accumulated from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """From this step on, the loader has this batch."""
+
+    t: float
+    step: int
+    loader: int
+    batch: int
+    reason: str
+    parts: int = 1
+    factor: float = 1.0
+    """On the learning rate, once it is reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
     t: float
     epoch: int
-    loader: str
+    loader: int
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     t: float
-    loader: str
+    loader: int
     epoch: int
     step: int
     samples: int = 0
@@ -114,6 +130,8 @@ class Report:
     t: float
     step: int
     metrics: Mapping[str, Any]
+    of: str = "script"
+    """`script` for what it reported, `job` for what the library measured (docs/metrics.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +172,14 @@ class End:
 
 
 Record = (
-    Start | LoaderLine | RosterLine | Switch | Commit | EpochEnd | Evaluation | Digests | Report | Event | Checkpoint
-    | Resume | End
+    Start | LoaderLine | RosterLine | Switch | Commit | Plan | EpochEnd | Evaluation | Digests | Report | Event
+    | Checkpoint | Resume | End
 )
 
 KINDS: Mapping[str, type[Record]] = {
-    "start": Start, "loader": LoaderLine, "roster": RosterLine, "switch": Switch, "commit": Commit, "epoch": EpochEnd,
-    "eval": Evaluation, "digest": Digests, "report": Report, "event": Event, "checkpoint": Checkpoint, "resume": Resume,
-    "end": End,
+    "start": Start, "loader": LoaderLine, "roster": RosterLine, "switch": Switch, "commit": Commit, "plan": Plan,
+    "epoch": EpochEnd, "eval": Evaluation, "digest": Digests, "report": Report, "event": Event, "checkpoint": Checkpoint,
+    "resume": Resume, "end": End,
 }
 
 
