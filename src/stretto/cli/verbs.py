@@ -16,6 +16,10 @@ class Verb:
 
 VERBS: dict[str, Verb] = {
     "run": Verb("stretto.cli.run", "Run a training script with a number of workers that may change."),
+    "resume": Verb("stretto.cli.resume", "Go on with a run from its last complete checkpoint."),
+    "checkpoints": Verb("stretto.cli.checkpoints", "List a run's checkpoints: step, size, complete or not, age."),
+    "export": Verb("stretto.cli.export", "Write a checkpoint's weights as one safetensors file."),
+    "drain": Verb("stretto.cli.drain", "Let an agent's workers go at the next step boundary."),
     "ps": Verb("stretto.cli.ps", "List runs: state, workers, step, speed, loss."),
     "scale": Verb("stretto.cli.scale", "Change the number of workers of a run, while it trains."),
     "logs": Verb("stretto.cli.logs", "Show what workers print."),

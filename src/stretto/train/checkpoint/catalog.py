@@ -133,8 +133,8 @@ def claim(vault: Vault, *, run: str, run_id: str) -> None:
             raise UsageError(f"{others[0].path} is a checkpoint of another run: choose another --checkpoint")
         held = json.loads(vault.read("", OWNER))
     except OSError as error:
-        raise UsageError(f"checkpoints cannot be written to {vault.where()}: {error.strerror or error}: make it writable, or choose "
-                         "another --checkpoint") from error
+        raise UsageError(f"checkpoints cannot be written to {vault.where()}: {error.strerror or error}: make it writable, or "
+                         "choose another --checkpoint") from error
     except ValueError:
         raise UsageError(f"{vault.where('', OWNER)} is damaged: choose another --checkpoint, or remove the file if no run "
                          "uses this folder") from None

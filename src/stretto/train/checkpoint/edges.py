@@ -33,7 +33,8 @@ def resume(job: Job, saver: Saver | None) -> int:
         saver.saved = manifest.step
     if allowed or manifest.mixed:
         told = allowed or str(manifest.extra.get("allowed", ""))
-        job._say("event", what="mixed", text=f"went on from step {manifest.step} although {told}: the result is no longer the same bits")
+        job._say("event", what="mixed",
+                 text=f"went on from step {manifest.step} although {told}: the result is no longer the same bits")
         if saver is not None:
             saver.mixed = told
     return tick

@@ -1,7 +1,7 @@
 """Who writes which bytes, and how a shard looks: the safetensors format, made and read without torch.
 
-All tensors lie in a row; the row is cut into one range a writer, at the border of an element. A tensor that is in a shard as a whole
-has its name and shape there; a part of one is named `name[low:high]`. So any reader of safetensors can look into a shard.
+All tensors lie in a row; the row is cut into one range a writer, at the border of an element. A tensor that is in a shard as a
+whole has its name and shape there; a part of one is named `name[low:high]`. So any reader of safetensors can look into a shard.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from stretto.core.manifest import Manifest, Piece, Tensor
 CODES = {
     "float64": ("F64", 8), "float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2), "int64": ("I64", 8),
     "int32": ("I32", 4), "int16": ("I16", 2), "int8": ("I8", 1), "uint64": ("U64", 8), "uint32": ("U32", 4), "uint16": ("U16", 2),
-    "uint8": ("U8", 1), "bool": ("BOOL", 1), "complex64": ("C64", 8), "float8_e4m3fn": ("F8_E4M3", 1), "float8_e5m2": ("F8_E5M2", 1),
+    "uint8": ("U8", 1), "bool": ("BOOL", 1), "complex64": ("C64", 8),
+    "float8_e4m3fn": ("F8_E4M3", 1), "float8_e5m2": ("F8_E5M2", 1),
 }
 WHOLE_BYTES = 1 << 18
 """Smaller tensors are not cut."""
-HEADER_BYTES = 100 << 20
 
 
 def width(tensor: Tensor) -> int:

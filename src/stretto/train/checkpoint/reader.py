@@ -43,8 +43,8 @@ def _admit(manifest: Manifest, own: Identity, *, path: str, allow_mixed: bool) -
         raise ScriptError(f"the checkpoint {path} does not fit this job: {found.text()}: resume with the script and arguments that "
                           "wrote it, or start a new run")
     if found.bits and not allow_mixed:
-        raise ScriptError(f"going on from {path} would change the bits: {found.text()}: make them alike, or go on with --allow-mixed, "
-                          "which gives up the promise of the same bits and records it")
+        raise ScriptError(f"going on from {path} would change the bits: {found.text()}: make them alike, or go on with "
+                          "--allow-mixed, which gives up the promise of the same bits and records it")
     return found.text() if found.bits else ""
 
 

@@ -4,8 +4,8 @@ All members copy at the same boundary, because the chief announces it in the exc
 note beside it; the chief waits for all notes and puts the manifest, which makes the checkpoint. There is one save at a time: while
 one is under way the next is left out, so a slow disk costs checkpoints, never steps and never memory.
 
-Names of shards and notes carry life and roster, so what a stale worker writes is never taken for something else, and the fence in the
-folder keeps a stale chief from committing.
+Names of shards and notes carry life and roster, so what a stale worker writes is never taken for something else, and the fence in
+the folder keeps a stale chief from committing.
 """
 
 from __future__ import annotations
@@ -168,7 +168,8 @@ class Saver:
                 save.broken = save.broken or "the roster broke"
                 save.over.wait(max(0.0, until - time.monotonic()))
                 return False
-        self._warn(f"the save of step {save.step} was not finished within {self.wish.grace_s:g} s (--grace): the job ends without it")
+        self._warn(f"the save of step {save.step} was not finished within {self.wish.grace_s:g} s (--grace): the job ends "
+                   "without it")
         return True
 
     def _visible(self, save: Save) -> bool:
@@ -242,8 +243,8 @@ class Saver:
             stream.abandon()
             raise
         failpoint("save-synced")
-        part = {"file": file, "bytes": save.snapshot.bytes, "sha256": sha, "pieces": [asdict(piece) for piece in save.snapshot.pieces],
-                "roster": save.roster, "life": self.wish.life}
+        part = {"file": file, "bytes": save.snapshot.bytes, "sha256": sha, "roster": save.roster, "life": self.wish.life,
+                "pieces": [asdict(piece) for piece in save.snapshot.pieces]}
         self._vault.put(save.folder, f"part-{self._mark(save, save.writer)}.json", json.dumps(part).encode())
 
     def _pour(self, save: Save, stream: Stream) -> str:

@@ -56,7 +56,8 @@ def identify(job: Any, *, version: str, fingerprint: dict[str, Any]) -> Identity
     return Identity(
         seed=job.seed,
         slices=job.slices,
-        loaders=tuple({"train": one.train, "batch": one.batch, "tail": one.tail, "samples": one.source.size} for one in job._loaders),
+        loaders=tuple({"train": one.train, "batch": one.batch, "tail": one.tail, "samples": one.source.size}
+                      for one in job._loaders),
         plan=dict(job.options.get("plan") or {}),
         fingerprint=fingerprint,
         version=version,

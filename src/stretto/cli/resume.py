@@ -1,0 +1,71 @@
+"""`stretto resume`: goes on with a run from its last complete checkpoint, on any number of workers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from stretto.agent.control import alive
+from stretto.agent.folder import RunFolder
+from stretto.agent.lives import next_life
+from stretto.agent.options import RunOptions, parse_workers
+from stretto.cli.common import Json, Run, Runs, folder_of
+from stretto.cli.run import watch
+from stretto.core.errors import UsageError
+from stretto.train.checkpoint.catalog import choose
+from stretto.train.checkpoint.vault import open_vault
+
+
+def command(
+    run: Run,
+    *,
+    workers: Annotated[str | None, Option("--workers", "-w", metavar="N|A:B", help="How many now [default: as before].",
+                                          show_default=False)] = None,
+    start: Annotated[int | None, Option(help="How many to begin with [default: the fewest].", show_default=False)] = None,
+    step: Annotated[int | None, Option(help="From this checkpoint [default: the last complete one].", show_default=False)] = None,
+    allow_mixed: Annotated[bool, Option("--allow-mixed", help="Go on even if the bits will differ; it is recorded.")] = False,
+    runs: Runs = None,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Show only what goes wrong.")] = False,
+    json: Json = False,
+) -> None:
+    folder = RunFolder(folder_of(run, runs).path.absolute())
+    options = _options(folder, workers=workers, start=start, allow_mixed=allow_mixed)
+    assert options.checkpoints is not None
+    entry = choose(open_vault(options.checkpoints.url), step=step)
+    options.validate()
+    options.checkpoints.claim(folder.name)
+    life = next_life(folder, entry)
+    with contextlib.suppress(FileNotFoundError):
+        folder.result.unlink()
+    watch(options, folder, quiet=quiet, json=json, life=life)
+
+
+def _options(folder: RunFolder, *, workers: str | None, start: int | None, allow_mixed: bool) -> RunOptions:
+    """What was asked for then, with what is asked for now. Enters the folder that the run was started in."""
+    document = folder.read(folder.request) or {}
+    if document.get("restart_mode"):
+        raise UsageError(f"run {folder.name!r} is in restart mode: its script loads what it saved, so start it again with "
+                         "`stretto run`")
+    result = folder.read(folder.result)
+    if result is not None and result.get("state") == "finished":
+        raise UsageError(f"run {folder.name!r} has finished: there is nothing to go on with (`stretto export {folder.name}` has "
+                         "its weights)")
+    if alive(folder):
+        raise UsageError(f"run {folder.name!r} runs: stop it first with `stretto stop {folder.name}`")
+    options = RunOptions.read(document)
+    if options.checkpoints is None:
+        raise UsageError(f"run {folder.name!r} was started without --checkpoint: there is nothing to go on from")
+    try:
+        os.chdir(document.get("cwd", "."))
+    except OSError as error:
+        raise UsageError(f"the folder that the run was started in, {document.get('cwd')}, cannot be entered: "
+                         f"{error.strerror}") from error
+    least, most = parse_workers(workers) if workers is not None else (options.least, options.most)
+    begin = start if start is not None else (None if workers is not None else options.start)
+    return replace(options, least=least, most=most, start=begin, allow_mixed=options.allow_mixed or allow_mixed,
+                   runs=Path(options.runs))
