@@ -6,6 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stretto.batching.plans import Adaptive as Adaptive
+    from stretto.batching.plans import PerWorker as PerWorker
+    from stretto.batching.rules import LEGW as LEGW
+    from stretto.batching.rules import AdaScale as AdaScale
+    from stretto.batching.rules import LinearScale as LinearScale
+    from stretto.batching.rules import SqrtScale as SqrtScale
     from stretto.core.errors import StrettoError as StrettoError
     from stretto.train.job import Job as Job
     from stretto.train.job import join as join
@@ -14,6 +20,12 @@ _HOMES = {
     "join": "stretto.train.job",
     "Job": "stretto.train.job",
     "StrettoError": "stretto.core.errors",
+    "PerWorker": "stretto.batching.plans",
+    "Adaptive": "stretto.batching.plans",
+    "AdaScale": "stretto.batching.rules",
+    "LinearScale": "stretto.batching.rules",
+    "SqrtScale": "stretto.batching.rules",
+    "LEGW": "stretto.batching.rules",
 }
 """Where the public names live. They are loaded on first use, so that the command line's help loads no torch."""
 

@@ -49,6 +49,11 @@ class Norms:
         self._optimizers = tuple(optimizers)
         self._scratch: dict[torch.device, Tensor] = {}
         self._ripe = False
+        self._homes: dict[Tensor, tuple[int, Optimizer, dict[str, Any]]] = {}
+        groups = ((optimizer, group) for optimizer in optimizers for group in optimizer.param_groups)
+        for place, (optimizer, group) in enumerate(groups):
+            for param in group["params"]:
+                self._homes.setdefault(param, (place, optimizer, group))
 
     @property
     def groups(self) -> int:
@@ -69,31 +74,47 @@ class Norms:
         zero = torch.zeros((), dtype=torch.float64, device=device)
         return torch.stack([zero if row is None else row for row in rows]) / scale**2
 
+    def of(self, param: Tensor, grad: Tensor) -> list[Tensor]:
+        """Norms whose squares add up to |g|² of one parameter; 0-dim and on its device. For gradients as they are produced."""
+        found = self._homes.get(param)
+        if found is None:
+            return []
+        _, optimizer, group = found
+        if preconditions(optimizer):
+            return self._preconditioned(grad, optimizer.state[param], group)
+        return [torch.linalg.vector_norm(chunk, dtype=_sum_type(chunk)) for chunk in _chunks(grad)]
+
+    def group_of(self, param: Tensor) -> int:
+        """The place of a parameter's group among all; -1 for a parameter of no optimizer."""
+        found = self._homes.get(param)
+        return -1 if found is None else found[0]
+
     def _group(self, optimizer: Optimizer, group: dict[str, Any]) -> Tensor | None:
         params = [param for param in group["params"] if param.grad is not None]
         if not params:
             return None
         if preconditions(optimizer):
-            return torch.stack([self._preconditioned(param, optimizer.state[param], group) for param in params]).sum()
+            norms = [norm for param in params
+                     for norm in self._preconditioned(_dense(param.grad), optimizer.state[param], group)]
+            return squares(norms) if norms else None
         return plain(tuple(_dense(param.grad) for param in params))
 
-    def _preconditioned(self, param: Tensor, state: dict[str, Any], group: dict[str, Any]) -> Tensor:
-        """|g / (√v̂ + ε)|², a chunk at a time through one small buffer."""
+    def _preconditioned(self, whole: Tensor, state: dict[str, Any], group: dict[str, Any]) -> list[Tensor]:
+        """Norms of g / (√v̂ + ε), a chunk at a time through one small buffer."""
         moment = _second_moment(state)
         if moment is None:
-            return torch.zeros((), dtype=torch.float64, device=param.device)
+            return []
         shrink = _bias_root(state, group)
-        total = torch.zeros((), dtype=torch.float64, device=param.device)
-        whole = _dense(param.grad)
         if whole.stride() != moment.stride():
             whole, moment = whole.reshape(-1), moment.reshape(-1)
+        norms: list[Tensor] = []
         for grad, second in zip(_chunks(whole), _chunks(moment), strict=True):
-            denominator = self._buffer(param.device)[: grad.numel()]
+            denominator = self._buffer(whole.device)[: grad.numel()]
             torch.sqrt(second, out=denominator)
             denominator.div_(shrink).add_(group["eps"])
             torch.div(grad, denominator, out=denominator)
-            total += torch.dot(denominator, denominator)
-        return total
+            norms.append(torch.linalg.vector_norm(denominator))
+        return norms
 
     def _buffer(self, device: torch.device) -> Tensor:
         if device not in self._scratch:
@@ -105,8 +126,12 @@ class Norms:
 def plain(tensors: Sequence[Tensor]) -> Tensor:
     """The sum of squares over all tensors in fp64, as a 0-dim tensor on their device. No synchronisation, no copy."""
     views = [chunk for tensor in tensors for chunk in _chunks(tensor)]
-    exact = all(view.dtype in (torch.float32, torch.float64) for view in views)
-    norms = _foreach_norm(views) if exact else _foreach_norm(views, 2, dtype=torch.float32)
+    exact = all(_sum_type(view) is None for view in views)
+    return squares(_foreach_norm(views) if exact else _foreach_norm(views, 2, dtype=torch.float32))
+
+
+def squares(norms: Sequence[Tensor]) -> Tensor:
+    """The sum of the squares of 0-dim norms, in fp64."""
     return torch.stack(list(norms)).to(torch.float64).square().sum()
 
 
@@ -202,6 +227,11 @@ def _chunks(tensor: Tensor) -> Iterator[Tensor]:
 def _is_dense(tensor: Tensor) -> bool:
     """Contiguous in some order of its dimensions (channels-last weights too)."""
     return tensor.is_contiguous() or torch.ops.aten.is_non_overlapping_and_dense(tensor)
+
+
+def _sum_type(tensor: Tensor) -> torch.dtype | None:
+    """None where the tensor's own precision will do."""
+    return None if tensor.dtype in (torch.float32, torch.float64) else torch.float32
 
 
 def _dense(grad: Tensor | None) -> Tensor:

@@ -68,6 +68,13 @@ class Rate:
         return self.rule.factor(Moment(self.reference, self._batch, before=self._before, since=self._since,
                                        warmed=self._warmed, pair=pair))
 
+    def settled(self) -> float:
+        """The factor that the present batch will have once its ramp is over."""
+        if self.rule is None:
+            return 1.0
+        pair = self._noise.pair() if self._noise is not None else None
+        return self.rule.factor(Moment(self.reference, self._batch, pair=pair))
+
     def detach(self) -> None:
         """Takes the hooks off again."""
         for handle in self._handles:

@@ -84,10 +84,13 @@ class Loader:
             return
         while True:
             job._boundary()
+            job._planning.apply(self)
             count = self.count()
             if not count:
                 break
-            step = Step(self, index=job.step, epoch=self.epoch, first=self.consumed, count=count)
+            step = Step(self, index=job.step, epoch=self.epoch, first=self.consumed, count=count,
+                        parts=job._planning.parts(self))
+            job._open = step
             yield step
             job._committed(step)
             self.step += 1
@@ -101,6 +104,7 @@ class Loader:
         self.step = self.consumed = 0
         while count := self.count():
             step = Step(self, index=self.step, epoch=self.epoch, first=self.consumed, count=count)
+            self.job._open = step
             yield step
             self.job._evaluated(step)
             for name, value in step.metrics.items():
@@ -113,17 +117,19 @@ class Loader:
         self.epoch += 1
         self.step = self.consumed = 0
 
-    def wanted(self, step: Step, slice: int) -> Wanted:
+    def wanted(self, step: Step, slice: int, part: int = 0) -> Wanted:
         low, high = cut(step.first, step.count, self.slices, slice)
+        if step.parts > 1:
+            low, high = cut(low, high - low, step.parts, part)
         return Wanted(step.epoch, step.first, slice, low, high)
 
-    def fetch(self, step: Step, slice: int) -> Any:
-        """The slice's samples, collated."""
-        wanted = self.wanted(step, slice)
+    def fetch(self, step: Step, slice: int, part: int = 0) -> Any:
+        """The samples of a slice, or of one of its parts, collated."""
+        wanted = self.wanted(step, slice, part)
         if self._ahead is None or step.passes:
             return self.source[wanted]
         share = self.job._share_now()
-        place = (share, self.batch)
+        place = (share, self.batch, step.parts)
         if self._expected != place or slice == -1:
             self._expected = place
             self._ahead.expect(self._upcoming(step, slice))
@@ -144,9 +150,11 @@ class Loader:
                 epoch, first = epoch + 1, 0
                 continue
             for one in range(max(share.low, start), share.high):
-                low, high = cut(first, count, self.slices, one)
-                if high > low:
-                    yield Wanted(epoch, first, one, low, high)
+                whole_low, whole_high = cut(first, count, self.slices, one)
+                for part in range(step.parts):
+                    low, high = cut(whole_low, whole_high - whole_low, step.parts, part)
+                    if high > low:
+                        yield Wanted(epoch, first, one, low, high)
             start = 0
             first += count
 

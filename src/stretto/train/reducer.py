@@ -41,10 +41,16 @@ class Header:
     digest: list[Any] = field(default_factory=list)
     note: dict[str, Any] = field(default_factory=dict)
     """What the chief decided for the next boundary."""
+    parts: int = 1
+    """Pieces that each slice was accumulated from here. Where members differ, the pass is repeated with the most."""
+    spent: list[float] = field(default_factory=list)
+    """Seconds in the script's slices, and how many these were."""
+    norms: dict[str, list[float]] = field(default_factory=dict)
+    """Squared gradient norms by unit and parameter group, where they are measured."""
 
     def encode(self) -> bytes:
-        return json.dumps([self.offer, self.again, self.moving, self.used, self.rows, self.stop, self.digest, self.note],
-                          separators=(",", ":")).encode()
+        return json.dumps([self.offer, self.again, self.moving, self.used, self.rows, self.stop, self.digest, self.note,
+                           self.parts, self.spent, self.norms], separators=(",", ":")).encode()
 
     @staticmethod
     def decode(text: bytes) -> Header:
@@ -158,15 +164,22 @@ class Reducer:
         self.gradients.finish(used, self.program)
         self.buffers.finish(self.program, self._scale)
 
-    def enter(self, move: Move, *, weight: float | None, last: bool) -> None:
+    def enter(self, move: Move, *, weight: float | None, last: bool, part: tuple[int, int] = (0, 1)) -> None:
+        """A slice starts, or one of its parts: `part` is its place and how many there are."""
         if self.gradients is not None and self.buffers is not None:
-            self.buffers.enter()
-            self.gradients.enter(move, weight=weight, last=last)
+            place, parts = part
+            if place == 0:
+                self.buffers.enter()
+            if parts > 1:
+                merges = move.merges if place == parts - 1 else ()
+                move = Move(move.slice, move.buffer, move.first and place == 0, merges)
+            self.gradients.enter(move, weight=weight, last=last and place == parts - 1)
 
-    def leave(self, move: Move, *, weight: float | None) -> None:
+    def leave(self, move: Move, *, weight: float | None, part: tuple[int, int] = (0, 1)) -> None:
         if self.gradients is not None and self.buffers is not None:
             self.gradients.leave()
-            self.buffers.leave(move, weight=weight)
+            if part[0] == part[1] - 1:
+                self.buffers.leave(move, weight=weight)
 
     def skip(self, move: Move, *, last: bool) -> None:
         """A slice without samples."""

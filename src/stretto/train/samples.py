@@ -35,8 +35,8 @@ class Wanted:
     """Places of this slice's samples: low..high-1."""
 
     @property
-    def order(self) -> tuple[int, int, int]:
-        return self.epoch, self.first, self.slice
+    def order(self) -> tuple[int, int, int, int]:
+        return self.epoch, self.first, self.slice, self.low
 
 
 def cut(first: int, count: int, slices: int, slice: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stretto.core.errors import ScriptError
 from stretto.train.logs import Row, number
+from stretto.train.samples import cut
 
 if TYPE_CHECKING:
     from stretto.train.loader import Loader
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 class Step:
     """One global batch. Iterate over it once for a pass; a second time for a second pass over the same data."""
 
-    def __init__(self, loader: Loader, *, index: int, epoch: int, first: int, count: int) -> None:
+    def __init__(self, loader: Loader, *, index: int, epoch: int, first: int, count: int, parts: int = 1) -> None:
         self.loader = loader
         self.index = index
         """The number of this step in the job (of this evaluation's loader where it does not train)."""
@@ -23,6 +24,8 @@ class Step:
         self.first = first
         self.count = count
         """Samples in this step, over all workers."""
+        self.parts = parts
+        """Pieces that each slice is accumulated from, where a whole one would not fit into memory."""
         self.passes = 0
         self.metrics: Row = {}
         """What was logged, averaged over all slices; there after the first pass."""
@@ -43,6 +46,12 @@ class Step:
         row = self.rows.setdefault(self.slice, {})
         for name, value in values.items():
             row[name] = value.detach() if hasattr(value, "detach") else value
+
+    def units(self) -> list[int]:
+        """Samples of every slice, or of every part of every slice, in their order."""
+        slices, parts = self.loader.slices, self.parts
+        sizes = [high - low for low, high in (cut(self.first, self.count, slices, k) for k in range(slices))]
+        return [high - low for size in sizes for low, high in (cut(0, size, parts, j) for j in range(parts))]
 
     def drain(self) -> dict[str, Row]:
         """The logged values of this worker's slices as numbers."""

@@ -1,0 +1,120 @@
+"""A job that sizes itself: commits in, wishes out. The deciding is in `stretto.batching.autoscale`; here is what it is told.
+
+Rates are medians over the steps since the last change, so that one slow step decides nothing. The first steps of a roster are left
+out: newcomers warm up, and the old ones have just sent them the state.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+from stretto.batching.autoscale import Config, Measurement, State, decide
+from stretto.core.errors import UsageError
+
+SKIPPED = 3
+"""Steps after a change that are not measured."""
+RECENT = 200
+"""Steps that a rate is taken over at most."""
+STARTUP_S = 3.0
+PAUSE_S = 0.1
+"""What a change is taken to cost until one was measured."""
+
+
+class Scaled(Protocol):
+    """What the autoscaler needs of the agent."""
+
+    @property
+    def wanted(self) -> int: ...
+
+    def scale(self, workers: int) -> None: ...
+
+    def explain(self, text: str) -> None: ...
+
+
+class Autoscaler:
+    def __init__(self, config: Config, agent: Scaled, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.config = config
+        self._agent = agent
+        self._clock = clock
+        self._began = clock()
+        self._workers = 0
+        self._since = 0
+        self._changed_step = 0
+        self._rates: deque[float] = deque(maxlen=RECENT)
+        self._seconds = 0.0
+        self._measured: dict[int, Measurement] = {}
+        self._startups: deque[float] = deque(maxlen=8)
+        self._pauses: deque[float] = deque(maxlen=8)
+        self._asked: tuple[int, float] | None = None
+        self._said = ""
+
+    def switched(self, *, workers: int, pause_ms: float, cause: str) -> None:
+        """A roster is in effect."""
+        if cause in ("join", "leave"):
+            self._pauses.append(pause_ms / 1e3)
+        if self._asked is not None and workers >= self._asked[0]:
+            if cause == "join":
+                self._startups.append(self._clock() - self._asked[1])
+            self._asked = None
+
+    def commit(self, fields: dict[str, Any]) -> None:
+        """A step was committed: the point at which a change may be asked for."""
+        self._measure(fields)
+        wish = decide(self.config, self._state(fields))
+        if wish.workers != self._agent.wanted:
+            self._ask(wish.workers, wish.reason)
+        else:
+            self._explain(wish.reason)
+
+    def _measure(self, fields: dict[str, Any]) -> None:
+        workers, step_s = int(fields["workers"]), float(fields.get("step_s") or 0.0)
+        if workers != self._workers:
+            self._workers, self._since, self._seconds = workers, 0, 0.0
+            self._changed_step = int(fields["step"])
+            self._rates.clear()
+        self._since += 1
+        if self._since <= SKIPPED or step_s <= 0:
+            return
+        self._rates.append(float(fields["count"]) / step_s)
+        self._seconds += step_s
+        found = Measurement(statistics.median(self._rates), self._now(), steps=len(self._rates), seconds=self._seconds)
+        enough = found.steps >= self.config.steps and found.seconds >= self.config.window_s
+        before = self._measured.get(workers)
+        arrived = before.arrived if before is not None and before.at_s > self._now() - 60 and self._since > SKIPPED + 1 else None
+        self._measured[workers] = replace(found, arrived=arrived or (found.rate if enough else None))
+
+    def _state(self, fields: dict[str, Any]) -> State:
+        left, here = fields.get("left"), self._measured.get(self._workers)
+        remaining = None if left is None or here is None or here.rate <= 0 else left / here.rate
+        return State(
+            now_s=self._now(), workers=self._workers, wanted=self._agent.wanted, step=int(fields["step"]),
+            measured=self._measured, remaining_s=remaining, changed_step=self._changed_step,
+            pause_s=statistics.median(self._pauses) if self._pauses else PAUSE_S,
+            startup_s=statistics.median(self._startups) if self._startups else STARTUP_S,
+        )
+
+    def _ask(self, workers: int, reason: str) -> None:
+        before = self._agent.wanted
+        try:
+            self._agent.scale(workers)
+        except UsageError as error:
+            return self._explain(f"{reason}; refused: {error}")
+        if workers > before:
+            self._asked = (workers, self._clock())
+        self._said = ""
+        self._agent.explain(f"{before} to {workers} workers: {reason}")
+
+    def _explain(self, reason: str) -> None:
+        """Why nothing is changed: told when the kind of reason changes, not with every number in it."""
+        kind = " ".join(word for word in reason.split() if not any(letter.isdigit() for letter in word))
+        if kind != self._said and not reason.startswith(("measuring", "waiting")):
+            self._said = kind
+            self._agent.explain(reason)
+
+    def _now(self) -> float:
+        return self._clock() - self._began

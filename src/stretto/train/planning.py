@@ -1,0 +1,351 @@
+"""The batch plan at work in a worker: which batch the next step has, what is measured, and what the chief says about it.
+
+Everything that the bits depend on (noise scale, progress, the plan's place) is shared state, so newcomers and checkpoints have it.
+Everything that is measured in seconds is not: it decides nothing but what the chief writes into the plan, which all then follow.
+A job with a fixed batch and no learning-rate rule measures nothing and shares nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stretto.batching.meter import Meter
+from stretto.batching.noise import NoiseScale, Norms, Sampling
+from stretto.batching.plans import Adaptive, Decision, Fixed, PerWorker, Policy, Situation, efficiency, next_batch, parts_for
+from stretto.batching.rate import Rate
+from stretto.batching.replay import Replay
+from stretto.batching.rules import Rule
+from stretto.batching.speed import Speed, Way
+
+if TYPE_CHECKING:
+    from stretto.train.job import Job
+    from stretto.train.loader import Loader
+    from stretto.train.reducer import Header
+    from stretto.train.step import Step
+
+NAME = "stretto.batching"
+REPORT_S = 5.0
+"""Between two reports of application metrics."""
+SCHEMA = 1
+
+
+class Planning:
+    """One for each job. `start` is called once everything is shared; the rest at the edges of passes and steps."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.rule: Rule | None = None
+        self.rate: Rate | None = None
+        self.noise: NoiseScale | None = None
+        self.meter: Meter | None = None
+        self.speed = Speed()
+        self.skipped = 0
+        """Steps that were not applied because of a NaN or an infinity in their gradient."""
+        self._policies: dict[int, Policy] = {}
+        self._since: dict[int, int] = {}
+        self._largest: dict[int, int] = {}
+        self._parts: dict[int, int] = {}
+        self._room: dict[int, int | None] = {}
+        self._decided: dict[int, Decision] = {}
+        self._told: dict[int, tuple[int, int]] = {}
+        self._measured = False
+        self._finite = True
+        self._sampling = Sampling()
+        self._replay: Replay | None = None
+        self._slice_s: dict[str, float] = {}
+        self._spent = [0.0, 0, 0.0]
+        self._breakdown: dict[str, float] = {}
+        self._reported = 0.0
+
+    # ---- setting up
+
+    def use(self, loader: Loader, policy: Policy) -> None:
+        number = loader.number
+        self._policies[number] = policy
+        self._since[number], self._largest[number], self._parts[number], self._room[number] = 0, 0, 1, None
+
+    @property
+    def active(self) -> bool:
+        return self.rule is not None or any(not isinstance(one, Fixed) for one in self._policies.values())
+
+    def start(self) -> None:
+        """Everything is shared and no state has come yet."""
+        path = self.job.options.get("replay")
+        if path:
+            with open(path, encoding="utf-8") as file:
+                self._replay = Replay.read(json.load(file))
+        if not self.active:
+            return
+        optimizers = self.job._shared.optimizers
+        norms = Norms(optimizers)
+        self.meter = Meter(norms)
+        self.noise = NoiseScale(norms.groups)
+        reference = next(iter(self._policies.values())).reference
+        for optimizer in optimizers:  # before the rule's own hooks, so that a step without gradients is not scaled
+            optimizer.register_step_pre_hook(self._guard)
+        self.rate = Rate(self.rule, optimizers, reference=reference, noise=self.noise)
+        self.job._shared.add({NAME: self})
+        self.job.note = self._note
+        self.job.noted.append(self._noted)
+
+    def state_dict(self) -> dict[str, Any]:
+        assert self.noise is not None and self.rate is not None
+        numbers = sorted(self._policies)
+        return {"noise": self.noise.state_dict(), "rate": self.rate.state_dict(), "skipped": self.skipped,
+                "loaders": [[k, self._since[k], self._largest[k], self._parts[k], self._room[k]] for k in numbers]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert self.noise is not None and self.rate is not None
+        self.noise.load_state_dict(state["noise"])
+        self.rate.load_state_dict(state["rate"])
+        self.skipped = int(state["skipped"])
+        for number, since, largest, parts, room in state["loaders"]:
+            self._since[number], self._largest[number], self._parts[number] = since, largest, parts
+            self._room[number] = room
+
+    # ---- the next step's batch
+
+    def apply(self, loader: Loader) -> None:
+        """At a boundary, on every worker alike: the loader's next step gets its batch."""
+        policy = self._policies.get(loader.number)
+        if policy is None:
+            return
+        decision = self._decide(loader, policy)
+        if decision.batch != loader.batch or decision.parts != self._parts[loader.number]:
+            self._since[loader.number] = 0
+        loader.batch, self._parts[loader.number] = decision.batch, decision.parts
+        if self.rate is not None:
+            self.rate.begin(decision.batch)
+        self._tell(loader, decision)
+
+    def _decide(self, loader: Loader, policy: Policy) -> Decision:
+        number = loader.number
+        if self._replay is not None:
+            line = self._replay.at(self.job.step, loader=number)
+            if line is not None:
+                return Decision(line.batch, line.parts, "replayed")
+        if isinstance(policy, Adaptive):
+            decided = self._decided.pop(number, None)
+            parts = parts_for(loader.batch, slices=loader.slices, room=self._room[number])
+            return decided or Decision(loader.batch, parts, "start")
+        return next_batch(policy, Situation(workers=self.job.workers, slices=loader.slices, samples=loader.source.size,
+                                            room=self._room[number]))
+
+    def _tell(self, loader: Loader, decision: Decision) -> None:
+        plan = (decision.batch, decision.parts)
+        if self._told.get(loader.number) == plan:
+            return
+        first = loader.number not in self._told
+        self._told[loader.number] = plan
+        if not self.job.chief or (first and isinstance(self._policies[loader.number], Fixed) and decision.parts == 1):
+            return
+        factor = self.rate.settled() if self.rate is not None else 1.0
+        self.job._say("plan", step=self.job.step, loader=loader.number, batch=decision.batch, parts=decision.parts,
+                      factor=round(factor, 6), reason=decision.reason)
+
+    def _note(self) -> dict[str, Any]:
+        """The chief decides for the next boundary what takes measured times to decide."""
+        if self._replay is not None:
+            return {}
+        plans: dict[str, list[Any]] = {}
+        for loader in self.job._loaders:
+            policy = self._policies.get(loader.number)
+            if isinstance(policy, Adaptive):
+                wish = next_batch(policy, self._situation(loader))
+                if (wish.batch, wish.parts) != (loader.batch, self._parts[loader.number]):
+                    plans[str(loader.number)] = [wish.batch, wish.parts, wish.reason]
+        return {"plan": plans} if plans else {}
+
+    def _noted(self, notes: dict[str, Any]) -> None:
+        for number, (batch, parts, reason) in notes.get("plan", {}).items():
+            self._decided[int(number)] = Decision(int(batch), int(parts), str(reason))
+
+    def _situation(self, loader: Loader) -> Situation:
+        number, noise = loader.number, self.noise
+        ripe = noise is not None and noise.count >= 10
+        return Situation(
+            workers=self.job.workers, slices=loader.slices, samples=loader.source.size, batch=loader.batch,
+            since=self._since[number], largest=self._largest[number], room=self._room[number],
+            noise_scale=noise.scale if ripe and noise is not None else None,
+            seconds=self.speed.seconds(nodes=self._nodes(), workers=self.job.workers, slices=loader.slices),
+        )
+
+    def _nodes(self) -> int:
+        return len({member.agent for member in self.job._team.roster.members})
+
+    # ---- passes
+
+    def parts(self, loader: Loader) -> int:
+        return self._parts.get(loader.number, 1)
+
+    def begin(self, step: Step) -> None:
+        """A pass of a training step starts, possibly once more."""
+        self._spent = [0.0, 0, time.monotonic()]
+        gradients = self.job._reducer.gradients if self.job._reducer is not None else None
+        self._measured = (self.meter is not None and gradients is not None and step.passes == 0
+                          and self._sampling.includes(step.index) and self.meter.norms.ripe())
+        if gradients is not None:
+            gradients.squares = self.meter.take if self._measured and self.meter is not None else None
+        if self._measured and self.meter is not None:
+            self.meter.begin()
+
+    def enter(self, unit: int) -> None:
+        if self._measured and self.meter is not None:
+            self.meter.enter(unit)
+
+    def computed(self, seconds: float, *, slices: float) -> None:
+        self._spent[0] += seconds
+        self._spent[1] += slices
+
+    def fill(self, header: Header) -> None:
+        """This worker's part of what everybody is told."""
+        header.spent = [round(self._spent[0], 6), self._spent[1]]
+        if self._measured and self.meter is not None:
+            header.norms = {str(unit): row for unit, row in self.meter.rows(self._loss_scale()).items()}
+
+    def exchanged(self, step: Step, headers: list[Header]) -> None:
+        """The pass has happened: its gradient is there. Before anything is clipped or stepped."""
+        self._slice_s = {name: one.spent[0] / one.spent[1] for name, one
+                         in zip(self.job._team.roster.workers, headers, strict=True) if one.spent and one.spent[1]}
+        self._finite = True
+        if self.meter is None or self.noise is None or step.passes:
+            return
+        mean = self.meter.norms.squared(scale=self._loss_scale()).tolist()
+        self._finite = all(map(math.isfinite, mean))
+        if self._measured:
+            sizes = step.units()
+            rows = {int(unit): row for one in headers for unit, row in one.norms.items()}
+            if all(unit in rows for unit, size in enumerate(sizes) if size):
+                empty = [0.0] * len(mean)
+                self.noise.observe([rows.get(unit, empty) for unit in range(len(sizes))], mean=mean, sizes=sizes)
+
+    def _guard(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """A step whose gradient is not finite changes nothing, as a GradScaler would have it."""
+        if self._finite:
+            return
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+    def _loss_scale(self) -> torch.Tensor | float:
+        """The factor that a shared GradScaler has put on the loss; read on its device."""
+        for one in self.job._shared.objects.values():
+            if isinstance(one, torch.amp.GradScaler) and one.is_enabled():
+                held = one._scale
+                return 1.0 if held is None else held.double()
+        return 1.0
+
+    def committed(self, step: Step, *, step_s: float) -> dict[str, Any]:
+        """The step is over. What its commit says besides."""
+        number = step.loader.number
+        if not self._finite:
+            self.skipped += 1
+            if self.job.chief:
+                self.job._say("event", what="skipped", text=f"step {step.index} was not applied: its gradient has a NaN "
+                                                            f"or an infinity ({self.skipped} so far)")
+        if number in self._policies:
+            self._since[number] += 1
+            self._largest[number] = max(self._largest[number], step.count)
+        if self.rate is not None:
+            self.rate.committed(epochs=step.count / step.loader.source.size)
+        self._time(step, step_s)
+        fields: dict[str, Any] = {"parts": step.parts, "left": self._left(step)}
+        if self._slice_s:
+            fields["slice_s"] = {name: round(seconds, 6) for name, seconds in self._slice_s.items()}
+        return fields
+
+    def _left(self, step: Step) -> int | None:
+        """Samples until the end of the last epoch, where the script has said which one that is."""
+        epochs = self.job._last_epoch
+        if epochs is None:
+            return None
+        size = step.loader.source.size
+        return max(0, (epochs - step.epoch) * size - step.first - step.count)
+
+    def _time(self, step: Step, step_s: float) -> None:
+        """Adds the step to what the throughput model is fitted to. The first of a roster or a batch are not typical."""
+        if not self._slice_s or self._spent[1] == 0 or step.passes != 1:
+            return
+        compute = self._spent[0]
+        self._breakdown = {"total": step_s, "compute": compute, "other": max(0.0, step_s - compute)}
+        if not self.active or self._since.get(step.loader.number, 0) < 3:
+            return
+        rounds = -(-step.loader.slices // self.job.workers) * step.parts
+        grad_s = max(self._slice_s.values()) / step.parts
+        way = Way(self._nodes(), self.job.workers, -(-step.count // (step.loader.slices * step.parts)))
+        self.speed.observe(way, grad_s=grad_s, step_s=step_s - (rounds - 1) * grad_s)
+        if self.job.chief:
+            self.speed.refit()
+
+    # ---- memory
+
+    def out_of_memory(self, step: Step) -> None:
+        """A unit of this step did not fit: units get smaller, here now and everywhere with the next exchange."""
+        self.agree(step, 2 * step.parts)
+
+    def agree(self, step: Step, parts: int) -> None:
+        """Everybody cuts the slices of this step, and of later ones, into units of at most this size."""
+        number = step.loader.number
+        part = -(-step.count // step.loader.slices)
+        if part <= 1 and parts > 1 and step.parts >= part:
+            return
+        step.parts = min(parts, part)
+        self._parts[number] = step.parts
+        self._room[number] = -(-part // step.parts)
+        self._tell(step.loader, Decision(step.loader.batch, step.parts,
+                                         f"out of memory: at most {self._room[number]} samples at a time"))
+
+    # ---- what is reported
+
+    def report(self, step: Step) -> None:
+        """Application metrics, every few seconds, from the chief."""
+        now = time.monotonic()
+        if not self.job.chief or now - self._reported < REPORT_S:
+            return
+        self._reported = now
+        self.job._say("report", step=step.index, of="job", metrics=self.metrics(step))
+
+    def metrics(self, step: Step) -> dict[str, Any]:
+        """The document of docs/metrics.md."""
+        total = self._breakdown.get("total", 0.0)
+        speed = step.count / total if total else 0.0
+        left, noise = self._left(step), self.noise
+        reference = self.rate.reference if self.rate is not None else step.loader.batch
+        phi = noise.scale if noise is not None else None
+        share = efficiency(phi, batch=step.count, reference=reference) if phi is not None else 1.0
+        pair = noise.pair() if noise is not None else None
+        fitted = self.speed.fitted
+        return {
+            "schema": SCHEMA, "step": step.index, "epoch": step.epoch, "progress": self.progress,
+            "workers": self.job.workers, "nodes": self._nodes(), "slices": step.loader.slices, "batch": step.loader.batch,
+            "parts": step.parts, "range": self._range(step.loader, reference),
+            "samples_per_s": round(speed, 3), "efficiency": round(share, 6), "goodput": round(speed * share, 3),
+            "step_s": {name: round(value, 6) for name, value in self._breakdown.items()},
+            "noise": None if noise is None or pair is None else {
+                "scale": phi, "grad_sqr": pair[0], "grad_var": pair[1] / reference, "measured": noise.count,
+                "ignored": noise.ignored},
+            "throughput": None if fitted is None else {
+                **asdict(fitted.model), "confidence": round(fitted.confidence, 4), "observations": len(self.speed.observations)},
+            "skipped": self.skipped,
+            "remaining": None if left is None else {"samples": left, "seconds": round(left / speed, 3) if speed else None},
+        }
+
+    @property
+    def progress(self) -> float:
+        return self.rate.progress if self.rate is not None else float(self.job.step)
+
+    def _range(self, loader: Loader, reference: int) -> dict[str, Any]:
+        match self._policies.get(loader.number):
+            case Adaptive(start=start, at_most=most):
+                return {"initial": start, "most": most, "fixed": None, "per_worker": None}
+            case PerWorker(per_worker=per_worker, at_most=most):
+                return {"initial": per_worker, "most": most or per_worker * loader.slices, "fixed": None,
+                        "per_worker": per_worker}
+            case _:
+                return {"initial": reference, "most": loader.batch, "fixed": loader.batch, "per_worker": None}
