@@ -23,7 +23,7 @@ from stretto.server.known import Point
 T = TypeVar("T")
 
 MOST_POINTS = 6000
-"""A curve longer than this is thinned: half of its older points go, the newest and the first stay."""
+"""A curve longer than this is thinned: the newest points and the first stay, older ones are spread evenly over the rest."""
 FRESH_POINTS = 2000
 RETRY_FOR_S = 8.0
 
@@ -128,12 +128,12 @@ class Storage:
         self._counts[job] += added
         if self._counts[job] <= MOST_POINTS:
             return
-        row = sa.func.row_number().over(order_by=points.c.step)
-        places = sa.select(points.c.step, row.label("place")).where(points.c.job == job).subquery()
-        old = self._counts[job] - FRESH_POINTS
-        every_second = sa.select(places.c.step).where(places.c.place % 2 == 0, places.c.place <= old)
-        gone = connection.execute(sa.delete(points).where(points.c.job == job, points.c.step.in_(every_second)))
-        self._counts[job] -= gone.rowcount
+        query = sa.select(points.c.step).where(points.c.job == job).order_by(points.c.step)
+        steps = list(connection.execute(query).scalars())
+        gone = sorted(set(steps) - set(kept(steps, fresh=FRESH_POINTS, most=(MOST_POINTS + FRESH_POINTS) // 2)))
+        for begin in range(0, len(gone), 500):
+            connection.execute(sa.delete(points).where(points.c.job == job, points.c.step.in_(gone[begin : begin + 500])))
+        self._counts[job] = len(steps) - len(gone)
 
     def _insert(self, table: sa.Table) -> Any:
         return (postgresql if self.engine.dialect.name == "postgresql" else sqlite).insert(table)
@@ -207,3 +207,19 @@ class Storage:
             return True
         except sa.exc.SQLAlchemyError:
             return False
+
+
+def kept(steps: Sequence[int], *, fresh: int, most: int) -> list[int]:
+    """Which points of a curve stay: the last `fresh`, and before them the ones nearest to an even grid, `most` in all."""
+    old, new = steps[: len(steps) - fresh], steps[len(steps) - fresh :]
+    count = most - fresh
+    if len(old) <= count:
+        return list(steps)
+    found: list[int] = []
+    place = 0
+    for number in range(count):
+        target = old[0] + (old[-1] - old[0]) * number / max(1, count - 1)
+        while place + 1 < len(old) and abs(old[place + 1] - target) <= abs(old[place] - target):
+            place += 1
+        found.append(old[place])
+    return [*dict.fromkeys(found), *new]

@@ -5,7 +5,7 @@ It takes the arguments of `stretto run` and "trains" the script's arguments: STE
 workers. It is used where hundreds of jobs run at once (`benchmarks/server.py`) and where a test needs a job that
 behaves badly on purpose.
 
-    agent.py run --runs DIR --name N --workers A:B --start K script.py [--steps 50] [--step-s 0.05] [--fail-at 10]
+    simulated_agent.py run --runs DIR --name N --workers A:B --start K script.py [--steps 50] [--step-s 0.05] [--fail-at 10]
     [--hang] …
 """
 
