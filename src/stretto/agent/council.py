@@ -1,20 +1,36 @@
-"""Statuses in, decisions out: the leader's pure function, asked after every change, and its answers carried out."""
+"""This agent's part in the job: its workers' statuses go into the store, and what the leader writes there comes out.
+
+Every agent has one and stands for leader with it. `keys.py` in `membership` says what is in the store and who writes it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from stretto.core.roster import Roster
-from stretto.membership.protocol import Action, Break, Dismiss, Fail, Lost, Publish, View, decide, over
-from stretto.membership.status import WorkerStatus
+from stretto.membership import keys
+from stretto.membership.leader import Leader
+from stretto.membership.mirror import Mirror
+from stretto.membership.presence import Presence
+from stretto.membership.status import Phase, WorkerStatus
+from stretto.membership.store import Guard, Put, Store, StoreError
+from stretto.membership.timing import Timing
 
-ROUNDS = 100
-"""Decisions after one change. Each is followed by a change of the view, so more would mean that one was not carried out."""
+ALONE = Timing(lease_s=86_400.0, fence_s=10 * 86_400.0)
+"""For a store inside the only agent: it cannot be out of reach, so a slow machine must not cost anybody the lease."""
+RETRIES = 10
+RETRY_S = 0.5
 
 
 class Floor(Protocol):
     """Those who carry decisions out."""
+
+    def balance(self) -> None:
+        """The number of workers that this agent shall run may have changed."""
+        ...
 
     def publish(self, roster: Roster) -> None: ...
 
@@ -22,102 +38,202 @@ class Floor(Protocol):
 
     def dismiss(self, worker: str, reason: str) -> None: ...
 
+    def finish(self) -> None:
+        """The leader says that the job is over."""
+        ...
+
     def lost(self) -> None: ...
 
     def fail(self, reason: str) -> None: ...
 
+    def fence(self) -> None:
+        """The store is out of reach: all workers have to be stopped before this returns."""
+        ...
 
-@dataclass(slots=True)
-class Council:
-    """A job with one agent, which therefore leads. Its whole state is the view that the leader decides from."""
 
-    floor: Floor
-    wanted: int
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the first agent of a job writes into the store."""
+
     least: int
     most: int
-    roster: Roster | None = None
-    broken: int = 0
-    term: int = 1
-    statuses: dict[str, WorkerStatus] = field(default_factory=dict)
-    ended: bool = False
-    _deciding: bool = False
-    _dismissed: set[str] = field(default_factory=set)
+    wanted: int
+
+
+class Council:
+    """Holds no state of its own but the statuses of this agent's workers, and what it has already passed on."""
+
+    def __init__(self, floor: Floor, store: Store, *, agent: str, slots: int, asked: Asked, timing: Timing = ALONE) -> None:
+        self._floor = floor
+        self._store = store
+        self._agent = agent
+        self._asked = asked
+        self._mirror = Mirror(store)
+        self._presence = Presence(store, agent=agent, timing=timing, on_fence=floor.fence)
+        self._leader = Leader(store, agent=agent, mirror=self._mirror, presence=self._presence, timing=timing)
+        self._mine: dict[str, WorkerStatus] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._roster = self._broken = 0
+        self._dismissed: set[str] = set()
+        self._target: int | None = None
+        self._wish: int | None = None
+        self._concluded = False
+        self._presence.put(keys.AGENTS + agent, {"agent": agent, "slots": slots})
+
+    async def open(self) -> None:
+        """Joins the job, or begins it."""
+        puts = [Put(keys.JOB, keys.text({"least": self._asked.least, "most": self._asked.most, "slices": 0})),
+                Put(keys.WANTED, keys.text({"workers": self._asked.wanted}))]
+        await self._store.commit(puts, guards=[Guard(keys.JOB, 0)])
+        parts = (self._mirror.run(), self._presence.run(), self._leader.run(), self._follow())
+        self._tasks = [asyncio.create_task(part) for part in parts]
+        for task in list(self._tasks):
+            task.add_done_callback(self._part_ended)
+
+    async def close(self) -> None:
+        """Workers must have been stopped."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            await self._presence.leave()
+        except StoreError:
+            pass  # the lease will run out
+
+    def _part_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.remove(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._floor.fail(f"the agent's part in the leadership failed: {task.exception()!r}")
+
+    # ---- what the store says
 
     @property
-    def view(self) -> View:
-        return View(roster=self.roster, broken=self.broken, workers=self.statuses, wanted=self.wanted, least=self.least,
-                    most=self.most, slices=0, term=self.term)
+    def roster(self) -> Roster | None:
+        return keys.roster(self._mirror.entries)
+
+    @property
+    def statuses(self) -> Mapping[str, WorkerStatus]:
+        """Of all workers of the job; this agent's own as it last told them."""
+        return {**keys.statuses(self._mirror.entries), **self._mine}
+
+    @property
+    def wanted(self) -> int:
+        """How many workers the job shall have; what this agent has asked for itself counts at once."""
+        return self._wish if self._wish is not None else self._stored_wish()
+
+    def _stored_wish(self) -> int:
+        return int(keys.value(self._mirror.entries, keys.WANTED).get("workers", self._asked.wanted))
+
+    @property
+    def target(self) -> int:
+        """How many workers this agent shall run."""
+        return self._target or 0
 
     @property
     def over(self) -> bool:
         """The job has finished: somebody holds the final state, and nobody who has one goes on."""
-        return over(self.view)
+        return keys.value(self._mirror.entries, keys.OUTCOME).get("state") == "finished"
 
     @property
     def settled(self) -> bool:
         """The last roster is in effect on all of its members."""
-        if self.roster is None or self.broken >= self.roster.number:
+        roster, known = self.roster, self.statuses
+        if roster is None or keys.broken(self._mirror.entries) >= roster.number:
             return False
-        known = (self.statuses.get(worker) for worker in self.roster.workers)
-        return all(status is not None and status.roster >= self.roster.number for status in known)
+        return all(worker in known and known[worker].roster >= roster.number for worker in roster.workers)
 
     @property
     def chief(self) -> str | None:
-        return self.roster.members[0].worker if self.roster is not None else None
+        roster = self.roster
+        return roster.members[0].worker if roster is not None else None
+
+    # ---- what this agent says
 
     def tell(self, status: WorkerStatus) -> None:
         """A worker's status has changed."""
-        self.statuses[status.worker] = status
-        self.decide()
-
-    def want(self, workers: int) -> None:
-        self.wanted = workers
-        self.decide()
-
-    def decide(self) -> None:
-        """Carrying out a decision may change the view again: that is answered by the outermost call."""
-        if self._deciding or self.ended:
-            return
-        self._deciding = True
-        try:
-            for _ in range(ROUNDS):
-                before = (self.view, dict(self.statuses))
-                for action in decide(self.view):
-                    self._carry_out(action)
-                if self.ended or before == (self.view, self.statuses):
-                    return
-            self.ended = True
-            self.floor.fail(f"the leader has not come to rest after {ROUNDS} decisions")
-        finally:
-            self._deciding = False
-
-    def _carry_out(self, action: Action) -> None:
-        match action:
-            case Publish(roster):
-                self.roster = roster
-                self.floor.publish(roster)
-            case Break(number, reason):
-                self.broken = max(self.broken, number)
-                self.floor.halt(number, reason)
-            case Dismiss(worker, reason):
-                if worker not in self._dismissed:
-                    self._dismissed.add(worker)
-                    self.floor.dismiss(worker, reason)
-            case Lost():
-                self.ended = True
-                self.floor.lost()
-            case Fail(reason):
-                self.ended = True
-                self.floor.fail(reason)
+        self._mine[status.worker] = status
+        self._presence.put(keys.WORKERS + status.worker, status.document())
 
     def forget(self, worker: str) -> None:
-        """A worker that no roster can name any more: the view stays small in a long job."""
-        status = self.statuses.get(worker)
-        named = () if self.roster is None else (*self.roster.workers, *self.roster.left)
-        if status is not None and not status.alive and worker not in named:
-            del self.statuses[worker]
-            self._dismissed.discard(worker)
+        """A dead worker that no roster can name any more."""
+        self._mine.pop(worker, None)
+        self._presence.put(keys.WORKERS + worker, None)
 
     def leaving(self, worker: str) -> None:
-        """Wants a worker out at the next plan."""
-        self.tell(replace(self.statuses[worker], leaving=True))
+        """Wants one of this agent's workers out at the next plan."""
+        self.tell(replace(self._mine[worker], leaving=True))
+
+    def want(self, workers: int) -> None:
+        """Another number of workers for the whole job."""
+        self._wish = workers
+        self._write(Put(keys.WANTED, keys.text({"workers": workers})))
+
+    def agree_on_slices(self, slices: int) -> None:
+        """The first worker that is ready says how many slices the job has; it stays so."""
+        job = keys.value(self._mirror.entries, keys.JOB)
+        if not job.get("slices"):
+            guard = Guard(keys.JOB, keys.revision(self._mirror.entries, keys.JOB))
+            self._write(Put(keys.JOB, keys.text({**job, "slices": slices})), guard)
+
+    def _write(self, put: Put, *guards: Guard) -> None:
+        task = asyncio.create_task(self._commit(put, guards))
+        self._tasks.append(task)
+        task.add_done_callback(self._part_ended)
+
+    async def _commit(self, put: Put, guards: Sequence[Guard]) -> None:
+        for attempt in range(RETRIES):
+            try:
+                await self._store.commit([put], guards=guards)
+                return
+            except StoreError:
+                if attempt == RETRIES - 1:
+                    raise
+                await asyncio.sleep(RETRY_S)
+
+    # ---- passing on
+
+    async def _follow(self) -> None:
+        while not self._concluded:
+            if self._mirror.revision:
+                self._pass_on()
+            await self._mirror.changed()
+
+    def _pass_on(self) -> None:
+        """Breaks before rosters: a rescue comes after the break that it answers."""
+        entries = self._mirror.entries
+        if self._wish == self._stored_wish():
+            self._wish = None
+        broken = keys.value(entries, keys.BROKEN)
+        if int(broken.get("number", 0)) > self._broken:
+            self._broken = int(broken["number"])
+            self._floor.halt(self._broken, str(broken.get("reason", "")))
+        roster = keys.roster(entries)
+        if roster is not None and roster.number > self._roster:
+            self._roster = roster.number
+            self._floor.publish(roster)
+        self._pass_dismissals(entries)
+        target = int(keys.value(entries, keys.TARGETS + self._agent).get("workers", 0))
+        if target != self._target:
+            self._target = target
+            self._floor.balance()
+        outcome = keys.value(entries, keys.OUTCOME)
+        if outcome:
+            self._conclude(outcome)
+
+    def _pass_dismissals(self, entries: keys.Entries) -> None:
+        for worker, document in keys.under(entries, keys.DISMISSED).items():
+            status = self._mine.get(worker)
+            if worker not in self._dismissed and status is not None and status.phase is not Phase.GONE:
+                self._dismissed.add(worker)
+                self._floor.dismiss(worker, str(document.get("reason", "")))
+
+    def _conclude(self, outcome: dict[str, Any]) -> None:
+        self._concluded = True
+        match outcome["state"]:
+            case "finished":
+                self._floor.finish()
+            case "lost":
+                self._floor.lost()
+            case _:
+                self._floor.fail(str(outcome.get("reason", "")))

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from stretto.agent.saving import Checkpoints
+from stretto.batching.autoscale import Config, parse_autoscale
+from stretto.batching.stragglers import parse_mode
 from stretto.core.errors import UsageError
 
 
@@ -39,6 +41,11 @@ class RunOptions:
     host: str = "127.0.0.1"
     """The address that this agent's workers listen on for each other."""
     checkpoints: Checkpoints | None = None
+    autoscale: str | None = None
+    """How the job sizes itself: the text of --autoscale."""
+    price: float | None = None
+    worth: str | None = None
+    stragglers: str = "rebalance"
     extra: dict[str, Any] = field(default_factory=dict)
     """Further options that workers are given as they are."""
 
@@ -46,7 +53,16 @@ class RunOptions:
     def wanted(self) -> int:
         return self.least if self.start is None else self.start
 
+    def sizing(self) -> Config | None:
+        """How the job sizes itself, if it does. Raises `UsageError`."""
+        if self.autoscale is None:
+            if self.price is not None or self.worth is not None:
+                raise UsageError("--price and --worth go with --autoscale utility")
+            return None
+        return parse_autoscale(self.autoscale, least=self.least, most=self.most, price=self.price, worth=self.worth)
+
     def validate(self) -> None:
+        parse_mode(self.stragglers)
         if not os.path.isfile(self.script):
             kind = "is a folder, not a script" if os.path.isdir(self.script) else "does not exist"
             raise UsageError(f"{self.script} {kind}: name the training script, from {os.getcwd()} or with its whole path")
@@ -55,6 +71,7 @@ class RunOptions:
                              "and not above the most, as in --workers 1:4")
         if not self.least <= self.wanted <= self.most:
             raise UsageError(f"--start {self.wanted} is outside --workers {self.least}:{self.most}: choose a number between")
+        self.sizing()
         for flag, value, bound in (("--threads", self.threads, 1), ("--max-restarts", self.max_restarts, 0),
                                    ("--digest-every", self.digest_every, 0)):
             if value < bound:

@@ -85,14 +85,16 @@ class Recorder:
         self.tally.warnings.append(text)
         self._observer.record({"t": time.time(), "kind": "event", "what": "warning", "text": text})
 
-    def commit(self, fields: dict[str, Any]) -> None:
+    def commit(self, fields: dict[str, Any]) -> bool:
+        """Whether it was news: another worker may have told of this step before."""
         step = int(fields["step"])
         if self.tally.last and step <= int(self.tally.last["step"]):
-            return
+            return False
         self.tally.steps += 1
         self.tally.last = fields
         self.tally.recent.append(time.monotonic())
         self.write("commit", **fields)
+        return True
 
     def once(self, kind: str, fields: dict[str, Any], *key: str) -> None:
         """Lines that every worker may report: told for the first."""

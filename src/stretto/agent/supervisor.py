@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import statistics
 import time
 import traceback
 from collections.abc import Coroutine
@@ -18,22 +17,27 @@ from typing import Any
 
 from stretto.agent.blame import Crash, Failure, Ledger, exit_code_of
 from stretto.agent.budget import Budget
-from stretto.agent.council import Council
+from stretto.agent.council import Asked, Council
+from stretto.agent.fingerprints import differences
 from stretto.agent.folder import RunFolder
 from stretto.agent.forks import ForkServer, describe_exit
 from stretto.agent.link import Message, misread
 from stretto.agent.options import RunOptions
 from stretto.agent.outcome import INTERRUPTED, STOPPED, Outcome
+from stretto.agent.patrol import patrol
 from stretto.agent.record import Recorder
-from stretto.agent.watch import FROZEN_S, ROUND_S, Limits, Verdict, judge, process_state
+from stretto.agent.tuning import Tuning
+from stretto.agent.watch import Limits, Verdict
 from stretto.agent.worker import Worker, prepare
 from stretto.core.beat import Activity
 from stretto.core.errors import JobFailed, UsageError
 from stretto.core.roster import Roster
+from stretto.membership.embedded import EmbeddedStore
 from stretto.membership.status import Phase
+from stretto.membership.store import Store
 
 JOURNALLED = {"loader": ("loader",), "epoch": ("loader", "epoch"), "eval": ("loader", "epoch", "step"),
-              "report": ("step",), "checkpoint": ("step", "path")}
+              "report": ("step", "of"), "checkpoint": ("step", "path"), "plan": ("step", "loader", "batch", "parts")}
 """Messages that go to the journal as they are, and what makes two of them the same."""
 
 
@@ -41,11 +45,12 @@ class Supervisor:
     """One agent's workers of one job. `run` returns when the job has ended and every process is gone."""
 
     def __init__(self, options: RunOptions, folder: RunFolder, recorder: Recorder, *, life: int = 1,
-                 resume: int | None = None, first_worker: int = 0) -> None:
+                 resume: int | None = None, first_worker: int = 0, store: Store | None = None) -> None:
         self.options = options
         self.folder = folder
         self.recorder = recorder
-        self.council = Council(self, wanted=options.wanted, least=options.least, most=options.most)
+        asked = Asked(least=options.least, most=options.most, wanted=options.wanted)
+        self.council = Council(self, store or EmbeddedStore(), agent=options.agent, slots=options.most, asked=asked)
         self.workers: dict[str, Worker] = {}
         self.slices = 0
         self.mixed = False
@@ -67,11 +72,13 @@ class Supervisor:
         self._stopping: int | None = None
         self._last_words = ""
         self._ending = False
+        self.tuning = Tuning(self)
 
     async def run(self) -> Outcome:
         """The whole life of the job. The fork server must have been started."""
-        watcher = asyncio.create_task(self._watch())
-        self.balance()
+        watcher = asyncio.create_task(patrol(lambda: list(self.workers.values()), limits=self._limits, condemn=self._condemn))
+        watcher.add_done_callback(self._task_done)
+        await self.council.open()
         try:
             return await self._outcome
         finally:
@@ -90,7 +97,9 @@ class Supervisor:
         """Starts what is missing; ends what is too much and not yet training. Members are let go by the leader's plan."""
         if self._ending or self._outcome.done() or self._stopping is not None:
             return
-        wanted = min(self.council.wanted, self.slices) if self.slices else self.council.wanted
+        if any(worker.status.phase is Phase.FINISHED for worker in self.workers.values()):
+            return  # the end has begun: whoever came now would find nothing to do
+        wanted = self.council.target + self.tuning.spare
         serving = [worker for worker in self.workers.values() if worker.serving]
         missing = wanted - len(serving) - self._scheduled - self._forfeited
         for _ in range(missing):
@@ -199,7 +208,8 @@ class Supervisor:
                                         blames=str(fields.get("blames") or ""))
                 self.council.tell(worker.status)
             case "commit":
-                self.recorder.commit(fields)
+                if self.recorder.commit(fields):
+                    self.tuning.commit(fields)
             case "digest":
                 self._digest(worker, fields)
             case "event":
@@ -223,12 +233,10 @@ class Supervisor:
         if self._fingerprint is None:
             self._fingerprint = fingerprint
             return
-        keys = sorted({*fingerprint, *self._fingerprint})
-        differences = [f"{key} is {fingerprint.get(key)}, the job's is {self._fingerprint.get(key)}"
-                       for key in keys if fingerprint.get(key) != self._fingerprint.get(key)]
-        if not differences:
+        found = differences(fingerprint, self._fingerprint)
+        if not found:
             return
-        text = f"would compute other bits: {'; '.join(differences)}"
+        text = f"would compute other bits: {'; '.join(found)}"
         if self.options.allow_mixed:
             if not self.mixed:
                 self.recorder.event("warning", f"{text}; admitted by --allow-mixed, so the result is no longer the same "
@@ -244,16 +252,19 @@ class Supervisor:
         self.recorder.event("ready", f"after {time.monotonic() - worker.started:.2f} s", worker=worker.name)
         if not self.slices and slices >= self.options.least:
             self.slices = slices
+            self.council.agree_on_slices(slices)
             if self.council.wanted > slices:
                 self.recorder.event("warning", f"{_too_many(slices, self.council.wanted)}; going on with {slices}")
-                self.council.wanted = slices
+                self.council.want(slices)
         self.council.tell(worker.status)
+        self.tuning.ready(worker.name)
         self.balance()
 
     def _switched(self, worker: Worker, fields: dict[str, Any]) -> None:
         worker.status = replace(worker.status, phase=Phase.MEMBER, roster=int(fields["number"]), tick=fields["tick"])
         self.recorder.switched(worker.name, fields)
         self.council.tell(worker.status)
+        self.tuning.switched(worker.name, fields)
         self._ask_chief_to_stop()
 
     def _digest(self, worker: Worker, fields: dict[str, Any]) -> None:
@@ -295,9 +306,10 @@ class Supervisor:
         message = {"kind": "roster", "roster": roster.document()}
         for name in (*roster.workers, *roster.left):
             self._send(name, message)
-        for name in [name for name, worker in self.workers.items() if worker.dead]:
-            self.council.forget(name)
-            if name not in self.council.statuses:
+        needed = {*roster.workers, *roster.left}
+        for name in [name for name, worker in self.workers.items() if worker.dead and name not in needed]:
+            if not self.workers[name].status.alive:
+                self.council.forget(name)
                 del self.workers[name]
 
     def halt(self, number: int, reason: str) -> None:
@@ -309,6 +321,15 @@ class Supervisor:
         known = self.workers.get(worker)
         if known is not None and not known.dead:
             self._let_go(known, reason, refused=known.status.tick is None)
+
+    def finish(self) -> None:
+        self._see_whether_over()
+
+    def fence(self) -> None:
+        self.recorder.event("warning", "the store has been out of reach for too long: this agent stops its workers")
+        for worker in list(self.workers.values()):
+            if worker.serving:
+                self._let_go(worker, "the store is out of reach")
 
     def lost(self) -> None:
         crash = self._ledger.crashes[-1] if self._ledger.crashes else None
@@ -456,7 +477,6 @@ class Supervisor:
 
     def _end(self, outcome: Outcome) -> None:
         if not self._outcome.done():
-            self.council.ended = True
             self._outcome.set_result(outcome)
 
     async def _tear_down(self) -> None:
@@ -464,6 +484,7 @@ class Supervisor:
             if worker.pid and not worker.dead:
                 self.forks.kill(worker.pid)
         await self.forks.close()
+        await self.council.close()
         for task in list(self._tasks):
             task.cancel()
         for worker in self.workers.values():
@@ -471,29 +492,6 @@ class Supervisor:
                 await worker.last_words()
                 worker.close()
         self.recorder.settle()
-
-    # ---- watching
-
-    async def _watch(self) -> None:
-        """Looks at every beat. An agent that was itself stopped begins to count anew when it wakes up."""
-        awake = last = time.monotonic()
-        while True:
-            await asyncio.sleep(ROUND_S)
-            now = time.monotonic()
-            if now - last > FROZEN_S:
-                awake = now
-            last = now
-            watched = [worker for worker in self.workers.values() if worker.pid and worker.serving]
-            pulses = {worker.name: worker.beat.read() for worker in watched}
-            times = [pulse.typical_s for pulse in pulses.values() if pulse.typical_s]
-            typical = statistics.median(times) if times else 0.0
-            for worker in watched:
-                pulse, since = pulses[worker.name], max(awake, worker.started)
-                quiet = now - max(pulse.beaten, since) > self._limits.frozen_s
-                state = process_state(worker.pid) if quiet else ""
-                verdict = judge(pulse, now=now, since=since, state=state, typical_s=typical, limits=self._limits)
-                if verdict is not None:
-                    self._condemn(worker, verdict)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
