@@ -80,6 +80,13 @@ def test_nothing_is_moved_right_after_a_change():
     assert isinstance(judge(Config(), fresh, even()), Keep)
 
 
+def test_every_move_doubles_the_wait_for_the_next():
+    state = watched({"a": 1.0, "b": 1.0, "c": 1.0, "d": 3.0})
+    waits = [State(state.paces, changed=39, moves=moves, slow_for=state.slow_for) for moves in (1, 2)]
+    assert isinstance(judge(Config(), waits[0], even()), Rebalance)
+    assert isinstance(judge(Config(), waits[1], even()), Keep)
+
+
 def test_a_newcomer_is_measured_before_anything_is_moved():
     state = watched({"a": 1.0, "b": 1.0, "c": 3.0})
     state = observe(Config(), state, {"a": 1.0, "b": 1.0, "c": 3.0, "d": 1.0})

@@ -50,7 +50,7 @@ class Straggling:
             case Keep():
                 pass
             case Rebalance(speeds, reason):
-                self._state = replace(self._state, changed=0)
+                self._state = replace(self._state, changed=0, moves=self._state.moves + 1)
                 self._agent.explain_straggler(reason)
                 self._agent.set_speeds(speeds)
             case Replace(worker, reason):

@@ -28,7 +28,7 @@ class Config:
     """A pace above this makes a straggler (0.8 of the median's speed)."""
     steps: int = 10
     """Steps that a pace has to be measured over before it counts, and between two changes."""
-    gain: float = 1.1
+    gain: float = 1.12
     """New shares are adopted if they make the step at least this many times shorter."""
     patience: int = 50
     """Steps that a straggler with new shares may still hold up the others before it is replaced."""
@@ -56,6 +56,8 @@ class State:
 
     paces: Mapping[str, Pace] = field(default_factory=lambda: {})
     changed: int = 1 << 30
+    moves: int = 0
+    """Times that slices were moved: each doubles the wait for the next, so that noise cannot keep them moving."""
     slow_for: Mapping[str, int] = field(default_factory=lambda: {})
     """Steps that a worker has been a straggler in."""
 
@@ -101,7 +103,7 @@ def observe(config: Config, state: State, slice_s: Mapping[str, float]) -> State
              if worker in usable else state.paces.get(worker, Pace()) for worker in slice_s}
     slow_for = {worker: state.slow_for.get(worker, 0) + 1 for worker, pace in paces.items()
                 if pace.steps >= config.steps and pace.value > config.slow}
-    return State(paces, min(state.changed + 1, 1 << 30), slow_for)
+    return State(paces, min(state.changed + 1, 1 << 30), state.moves, slow_for)
 
 
 def judge(config: Config, state: State, shares: Sequence[tuple[str, int]]) -> Verdict:
@@ -111,7 +113,8 @@ def judge(config: Config, state: State, shares: Sequence[tuple[str, int]]) -> Ve
     if len(shares) < 2:
         return Keep("one worker cannot be slower than the others")
     paces = {worker: state.paces.get(worker, Pace()) for worker, _ in shares}
-    if any(pace.steps < config.steps for pace in paces.values()) or state.changed < config.steps:
+    patience = config.steps * 2 ** min(state.moves, 7)
+    if any(pace.steps < config.steps for pace in paces.values()) or state.changed < patience:
         return Keep("measuring")
     speeds = {worker: 1.0 / max(pace.value, 1e-3) for worker, pace in paces.items()}
     better = _rebalanced(config, shares, speeds)

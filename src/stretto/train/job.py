@@ -387,23 +387,22 @@ class Job:
         reducer.begin(scale=1 / self.slices if equal else 1 / step.count, train=train)
         if train:
             self._planning.begin(step)
-        self._in_pass = train
+        self._in_pass = True
         step.rows = {}
         moves = reducer.program.moves
         for place, move in enumerate(moves):
             last, weight = place == len(moves) - 1, None if equal else float(sizes[move.slice])
             if not sizes[move.slice]:
-                if train:
-                    reducer.skip(move, last=last)
+                reducer.skip(move, last=last)
                 continue
             seed_all(self.seed, self._moment(step), step.passes, move.slice)
             parts = min(step.parts, sizes[move.slice])
             for part in range(parts):
                 low, high = cut(0, sizes[move.slice], parts, part)
                 data = step.loader.fetch(step, move.slice, part)
+                share = float(high - low) if weight is not None else None
+                reducer.enter(move, weight=share, last=last, part=(part, parts))
                 if train:
-                    share = float(high - low) if weight is not None else None
-                    reducer.enter(move, weight=share, last=last, part=(part, parts))
                     self._planning.enter(move.slice * step.parts + part)
                 if part == 0:
                     seed_all(self.seed, self._moment(step), step.passes, move.slice)
@@ -415,8 +414,8 @@ class Job:
                 finally:
                     step.slice = None
                 self._beat.leave_slice(Activity.EXCHANGE if last and part == parts - 1 else Activity.OUTSIDE)
+                reducer.leave(move, weight=weight, part=(part, parts))
                 if train:
-                    reducer.leave(move, weight=weight, part=(part, parts))
                     self._planning.computed(time.monotonic() - began, slices=1 / parts)
                 self._team.check()
 
@@ -433,15 +432,15 @@ class Job:
         header.parts = step.parts
         if train:
             self._planning.fill(header)
-        headers = reducer.reduce(header, train=train)
+        headers = reducer.reduce(header)
         if any(one.again or one.parts != step.parts for one in headers):
             self._repeat(headers)
             self._planning.agree(step, max(one.parts for one in headers))
             return False
         self._team.exchanged(header.offer, [one.offer for one in headers])
         self._in_pass = False
+        reducer.finish(headers)
         if train:
-            reducer.finish(headers)
             self._planning.exchanged(step, headers)
             self._notes = headers[0].note
             if self._saver is not None:
@@ -483,7 +482,8 @@ class Job:
             self._link.send(kind, **fields)
 
     def _say_switched(self, roster: Roster, pause_ms: float) -> None:
-        cause = "rescue" if roster.rescue else "start" if not roster.base else "join" if roster.joined else "leave"
+        change = "join" if roster.joined else "leave" if roster.left else "balance"
+        cause = "rescue" if roster.rescue else "start" if not roster.base else change
         self._say("switched", number=roster.number, tick=self._team.seat.tick, step=self.step, pause_ms=round(pause_ms, 3),
                   joined=list(roster.joined), left=list(roster.left), cause=cause, workers=len(roster.members))
 

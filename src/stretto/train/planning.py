@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -76,10 +77,10 @@ class Planning:
 
     def start(self) -> None:
         """Everything is shared and no state has come yet."""
-        path = self.job.options.get("replay")
-        if path:
-            with open(path, encoding="utf-8") as file:
-                self._replay = Replay.read(json.load(file))
+        replay = self.job.options.get("replay")
+        if replay:
+            with open(os.path.join(os.environ.get("STRETTO_RUN", ""), replay), encoding="utf-8") as file:
+                self._replay = Replay.read(json.load(file)["plan"])
         if not self.active:
             return
         optimizers = self.job._shared.optimizers
