@@ -86,7 +86,7 @@ function Head() {
       )}
       <Link />
       <a class="button primary" href="#/submit" aria-current={view === "submit" ? "page" : undefined}>
-        Submit<span class="wide"> a job</span>
+        Submit<span class="wide">&nbsp;a job</span>
       </a>
       <button type="button" class="quiet" onClick={() => keepToken(null)} title={me.value ? `${me.value.name} (${me.value.scope})` : undefined}>
         Leave
@@ -142,7 +142,7 @@ function Lost() {
       <p class="notice is-lost" role="alert" data-testid="lost">
         <b>Connection lost, retrying.</b> <span>{now.why}. Jobs go on training meanwhile; what you see is from {new Date(now.since).toLocaleTimeString()}.</span>
         <button type="button" onClick={() => stream.retryNow()}>
-          Retry now<span class="muted">{wait > 0 ? ` (${wait} s)` : ""}</span>
+          Retry now{wait > 0 ? ` (${wait} s)` : ""}
         </button>
       </p>
     );

@@ -43,6 +43,7 @@ export interface Options {
   body?: unknown;
   headers?: Record<string, string>;
   signal?: AbortSignal;
+  timeoutMs?: number;
 }
 
 export function address(path: string, query: Query = {}): string {
@@ -59,7 +60,8 @@ export function authorization(): Record<string, string> {
 }
 
 async function request<T>(method: string, path: string, options: Options = {}): Promise<T> {
-  const limit = AbortSignal.timeout(TIMEOUT_MS);
+  const { timeoutMs = TIMEOUT_MS } = options;
+  const limit = AbortSignal.timeout(timeoutMs);
   const init: RequestInit = {
     method,
     headers: { Accept: "application/json", ...authorization(), ...options.headers },
@@ -76,7 +78,7 @@ async function request<T>(method: string, path: string, options: Options = {}): 
     answer = await fetch(address(path, options.query), init);
   } catch (error) {
     if (options.signal?.aborted) throw error;
-    const why = limit.aborted ? `has not answered within ${TIMEOUT_MS / 1000} s` : "cannot be reached";
+    const why = limit.aborted ? `has not answered within ${timeoutMs / 1000} s` : "cannot be reached";
     throw new Refusal(0, "no answer", `The server ${why}. Is 'stretto serve' still running?`);
   }
   if (!answer.ok) throw await refusal(answer);
@@ -101,8 +103,12 @@ export async function refusal(answer: Response): Promise<Refusal> {
 export const api = {
   get: <T>(path: string, query?: Query, signal?: AbortSignal) =>
     request<T>("GET", path, { ...(query ? { query } : {}), ...(signal ? { signal } : {}) }),
-  post: <T>(path: string, body?: unknown, headers?: Record<string, string>) =>
-    request<T>("POST", path, { ...(body === undefined ? {} : { body }), ...(headers ? { headers } : {}) }),
+  post: <T>(path: string, body?: unknown, headers?: Record<string, string>, timeoutMs?: number) =>
+    request<T>("POST", path, {
+      ...(body === undefined ? {} : { body }),
+      ...(headers ? { headers } : {}),
+      ...(timeoutMs ? { timeoutMs } : {}),
+    }),
   put: <T>(path: string, body: unknown) => request<T>("PUT", path, { body }),
   patch: <T>(path: string, body: unknown, headers?: Record<string, string>) =>
     request<T>("PATCH", path, { body, ...(headers ? { headers } : {}) }),

@@ -50,6 +50,14 @@ export function moment(t: Maybe, now: number): string {
   return Math.abs(now - t) < 12 * 3600 ? clock.format(t * 1000) : date.format(t * 1000);
 }
 
+/** A mark on an axis of time; `stride` is the distance between marks in seconds. */
+export function clockTick(t: number, stride: number): string {
+  const at = new Date(t * 1000);
+  const two = (value: number) => String(value).padStart(2, "0");
+  if (stride >= 86400) return `${two(at.getDate())}.${two(at.getMonth() + 1)}.`;
+  return `${two(at.getHours())}:${two(at.getMinutes())}${stride < 60 ? `:${two(at.getSeconds())}` : ""}`;
+}
+
 export function ago(t: Maybe, now: number): string {
   if (t === null || t === undefined) return NONE;
   const seconds = now - t;

@@ -2,7 +2,7 @@
  * Bars (this many slots of a node, from then to then) laid out on lanes, one a slot.
  *
  * A job keeps its lanes for as long as it has slots on the node, so that growing and shrinking is seen as such and
- * nothing jumps.
+ * nothing jumps. While slots are handed over, both jobs have them in the books: the picture shows the new one.
  */
 
 import type { Bar } from "../api/types";
@@ -21,16 +21,22 @@ interface Edge {
   opens: boolean;
 }
 
-/** The blocks of one node, by start. `slots` lanes, or as many more as the bars need. */
+interface Claim {
+  slots: number;
+  name: string;
+  since: number;
+}
+
+/** The blocks of one node, by start, on `slots` lanes. */
 export function lay(bars: readonly Bar[], slots: number): Block[] {
   const lanes: (Block | null)[] = new Array<Block | null>(slots).fill(null);
   const done: Block[] = [];
-  const wanted = new Map<string, { slots: number; name: string }>();
+  const wanted = new Map<string, Claim>();
   const edges = ordered(bars);
   for (let at = 0; at < edges.length; ) {
     const t = edges[at]!.t;
     for (; at < edges.length && edges[at]!.t === t; at++) change(wanted, edges[at]!);
-    settle(lanes, wanted, t, done);
+    settle(lanes, granted(wanted, slots), t, done);
   }
   for (const block of lanes) if (block) done.push(block);
   return done.filter((block) => block.end === null || block.end > block.start).sort((a, b) => a.start - b.start);
@@ -45,14 +51,28 @@ function ordered(bars: readonly Bar[]): Edge[] {
   return edges.sort((a, b) => a.t - b.t || Number(a.opens) - Number(b.opens));
 }
 
-function change(wanted: Map<string, { slots: number; name: string }>, edge: Edge): void {
+function change(wanted: Map<string, Claim>, edge: Edge): void {
   const { job, name, slots } = edge.bar;
-  const now = (wanted.get(job)?.slots ?? 0) + (edge.opens ? slots : -slots);
-  if (now > 0) wanted.set(job, { slots: now, name });
+  const old = wanted.get(job);
+  const now = (old?.slots ?? 0) + (edge.opens ? slots : -slots);
+  if (now > 0) wanted.set(job, { slots: now, name, since: edge.opens ? edge.t : (old?.since ?? edge.t) });
   else wanted.delete(job);
 }
 
-function settle(lanes: (Block | null)[], wanted: Map<string, { slots: number; name: string }>, t: number, done: Block[]): void {
+/** What fits: the newest claims first. */
+function granted(wanted: Map<string, Claim>, slots: number): Map<string, Claim> {
+  let free = slots;
+  const claims = [...wanted].sort(([, a], [, b]) => b.since - a.since);
+  const fits = new Map<string, Claim>();
+  for (const [job, claim] of claims) {
+    const given = Math.min(free, claim.slots);
+    if (given > 0) fits.set(job, { ...claim, slots: given });
+    free -= given;
+  }
+  return fits;
+}
+
+function settle(lanes: (Block | null)[], wanted: Map<string, Claim>, t: number, done: Block[]): void {
   const held = new Map<string, number>();
   for (let lane = 0; lane < lanes.length; lane++) {
     const block = lanes[lane];
@@ -67,20 +87,18 @@ function settle(lanes: (Block | null)[], wanted: Map<string, { slots: number; na
   for (const [job, { slots, name }] of wanted) {
     for (let count = held.get(job) ?? 0; count < slots; count++) {
       const lane = place(lanes, job);
-      lanes[lane] = { job, name, lane, start: t, end: null };
+      if (lane >= 0) lanes[lane] = { job, name, lane, start: t, end: null };
     }
   }
 }
 
-/** A free lane, beside the job's others if there is one. */
+/** A free lane, beside the job's others if there is one; -1 if none is free. */
 function place(lanes: (Block | null)[], job: string): number {
-  let beside = -1;
+  let first = -1;
   for (let lane = 0; lane < lanes.length; lane++) {
     if (lanes[lane] !== null) continue;
     if (lanes[lane - 1]?.job === job || lanes[lane + 1]?.job === job) return lane;
-    if (beside < 0) beside = lane;
+    if (first < 0) first = lane;
   }
-  if (beside >= 0) return beside;
-  lanes.push(null);
-  return lanes.length - 1;
+  return first;
 }

@@ -3,7 +3,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import { onScheme, styled } from "../lib/colours";
-import { figure, moment, whole } from "../lib/format";
+import { clockTick, figure, moment, whole } from "../lib/format";
 import { paint, unpaint } from "../lib/paint";
 import { now } from "../state/live";
 
@@ -64,7 +64,8 @@ export function Chart(props: ChartProps) {
       show();
     };
     const changed = () => {
-      if (!visible || timer !== null) return;
+      // Out of sight nothing is drawn, except for the first time.
+      if (timer !== null || (!visible && plot.data[0].length > 0)) return;
       const wait = Math.max(0, drawnAt + REDRAW_MS - performance.now());
       timer = setTimeout(() => {
         timer = null;
@@ -142,7 +143,7 @@ function options(lines: Line[], x: "step" | "time", log: boolean, together: stri
     side: side === "left" ? 3 : 1,
     size: 52,
     grid: side === "left" ? axis.grid : { show: false },
-    values: (_, splits) => splits.map((one) => (one === null ? "" : figure(one))),
+    values: (plot, splits) => splits.map((one) => (one === null || bare(plot, side) ? "" : figure(one))),
   });
   return {
     width: Math.max(160, Math.floor(width)),
@@ -156,12 +157,25 @@ function options(lines: Line[], x: "step" | "time", log: boolean, together: stri
       right: { range: padded(true) },
     },
     axes: [
-      { ...axis, size: 30, ...(x === "step" ? { values: (_: uPlot, splits: number[]) => splits.map((one) => (Number.isInteger(one) ? figure(one) : "")) } : {}) },
+      { ...axis, size: 30, space: x === "step" ? 50 : 64, values: x === "step" ? stepTicks : timeTicks },
       y("left"),
       ...(sides.has("right") ? [y("right")] : []),
     ],
     series: [{}, ...lines.map(series)],
   };
+}
+
+function stepTicks(_: uPlot, splits: number[]): string[] {
+  return splits.map((one) => (Number.isInteger(one) ? figure(one) : ""));
+}
+
+function timeTicks(_: uPlot, splits: number[], __: number, ___: number, stride: number): string[] {
+  return splits.map((one) => clockTick(one, stride));
+}
+
+/** Whether no line of this side has a value: its axis would show numbers of nothing. */
+function bare(plot: uPlot, side: string): boolean {
+  return plot.series.every((one, at) => at === 0 || one.scale !== side || !plot.data[at]?.some((value) => value !== null && value !== undefined));
 }
 
 function series(line: Line): uPlot.Series {

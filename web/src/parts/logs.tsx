@@ -9,10 +9,11 @@ const POLL_MS = 1_000;
 /** What the page keeps: the beginning goes when more comes. */
 const MOST = 512 * 1024;
 
-export function Logs({ job }: { job: string }) {
+/** `active`: it has processes now. A job that waits has no more to say for the moment, and goes on when it runs. */
+export function Logs({ job, active }: { job: string; active: boolean }) {
   const [source, setSource] = useState("console");
   const [follow, setFollow] = useState(true);
-  const { text, sources, note, ended } = useLog(job, source);
+  const { text, sources, note, ended } = useLog(job, source, active);
   const box = useRef<HTMLPreElement>(null);
   useEffect(() => {
     if (follow && box.current) box.current.scrollTop = box.current.scrollHeight;
@@ -38,7 +39,7 @@ export function Logs({ job }: { job: string }) {
         <label class="inline">
           <input type="checkbox" checked={follow} onChange={(event) => setFollow(event.currentTarget.checked)} /> follow
         </label>
-        {ended && <span class="muted">the end</span>}
+        {ended && !active && text && <span class="muted">the end</span>}
       </div>
       {note && <p class="note">{note}</p>}
       <pre ref={box} tabIndex={0} onScroll={scrolled} aria-label={`log of ${source}`}>
@@ -57,10 +58,9 @@ interface Log {
 
 const NOTHING: Log = { text: "", sources: [], note: "", ended: false };
 
-function useLog(job: string, source: string): Log {
+function useLog(job: string, source: string, active: boolean): Log {
   const [log, setLog] = useState(NOTHING);
   useEffect(() => {
-    setLog((old) => ({ ...NOTHING, sources: old.sources }));
     const control = new AbortController();
     let next: number | null = null;
     let timer: ReturnType<typeof setTimeout>;
@@ -89,7 +89,7 @@ function useLog(job: string, source: string): Log {
       control.abort();
       clearTimeout(timer);
     };
-  }, [job, source]);
+  }, [job, source, active]);
   return log;
 }
 

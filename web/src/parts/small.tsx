@@ -53,7 +53,6 @@ const HIGH = 24;
 
 /** The last losses as a line without axes. */
 export function Spark({ values, label }: { values: readonly number[]; label: string }) {
-  if (values.length < 2) return <span class="muted">{NONE}</span>;
   const low = Math.min(...values);
   const span = Math.max(...values) - low || 1;
   const points = values.map((value, at) => `${((at / (values.length - 1)) * (WIDE - 4) + 2).toFixed(1)},${(HIGH - 3 - ((value - low) / span) * (HIGH - 6)).toFixed(1)}`);

@@ -3,7 +3,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { History, Node } from "../api/types";
 import { colourOf, onScheme, styled } from "../lib/colours";
-import { duration, moment, plural } from "../lib/format";
+import { clockTick, duration, moment, plural } from "../lib/format";
 import { lay, type Block } from "../lib/lanes";
 import { paint, unpaint } from "../lib/paint";
 import { go } from "../lib/route";
@@ -106,13 +106,13 @@ function Tip({ hit, width }: { hit: Hit; width: number }) {
 
 /** Which lanes there are and how high they are drawn: many slots get thin lanes. */
 function measure(history: History, nodes: Node[]): Shape {
-  const known = nodes.length > 0 ? nodes : [...new Set(history.items.map((bar) => bar.node))].map((name) => ({ name, slots: 1 }));
+  const known = nodes.length > 0 ? nodes : [...new Set(history.items.map((bar) => bar.node))].map((name) => ({ name, slots: Math.max(...history.items.filter((bar) => bar.node === name).map((bar) => bar.slots)) }));
   const groups = known.map(({ name, slots }) => {
     const blocks = lay(
       history.items.filter((bar) => bar.node === name),
       slots,
     );
-    return { name, blocks, lanes: Math.max(slots, ...blocks.map((block) => block.lane + 1)) };
+    return { name, blocks, lanes: slots };
   });
   const lanes = groups.reduce((sum, group) => sum + group.lanes, 0);
   const lane = Math.max(4, Math.min(30, Math.floor(420 / Math.max(1, lanes))));
@@ -156,14 +156,8 @@ function ticks(pen: CanvasRenderingContext2D, at: (t: number) => number, end: nu
     pen.fillStyle = styled("--grid");
     pen.fillRect(Math.round(x), HEAD - 4, 1, shape.height - HEAD);
     pen.fillStyle = styled("--muted");
-    if (x > shape.left + 14 && x < width - 26) pen.fillText(clockOf(t, stride), x, 9);
+    if (x > shape.left + 14 && x < width - 26) pen.fillText(clockTick(t, stride), x, 9);
   }
-}
-
-function clockOf(t: number, stride: number): string {
-  const date = new Date(t * 1000);
-  const two = (value: number) => String(value).padStart(2, "0");
-  return `${two(date.getHours())}:${two(date.getMinutes())}${stride < 60 ? `:${two(date.getSeconds())}` : ""}`;
 }
 
 function drawGroup(pen: CanvasRenderingContext2D, group: Group, top: number, at: (t: number) => number, end: number, shape: Shape, width: number): void {

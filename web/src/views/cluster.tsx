@@ -22,8 +22,10 @@ const WINDOWS = [
 const REFRESH_MS = 1_000;
 
 export function ClusterView() {
-  const [windowS, setWindow] = useState<number>(1800);
-  const history = useLoad(`history ${windowS}`, (signal) => api.get<History>("/v1/allocations/history", { since: now() - windowS }, signal));
+  const [chosen, setWindow] = useState<number | null>(null);
+  const [fitting, setFitting] = useState(1800);
+  const windowS = chosen ?? fitting;
+  const history = useLoad(`history ${Math.max(1800, windowS)}`, (signal) => api.get<History>("/v1/allocations/history", { since: now() - Math.max(1800, windowS) }, signal));
   const nodes = useLoad("nodes", (signal) => api.get<Nodes>("/v1/nodes", {}, signal));
   const waiting = useLoad("waiting", (signal) => api.get<JobPage>("/v1/jobs", { state: "queued", limit: 20 }, signal));
   const decisions = useLoad("decisions", (signal) => api.get<DecisionPage>("/v1/decisions", { limit: 30 }, signal));
@@ -34,6 +36,11 @@ export function ClusterView() {
   const shares = allocation.value;
   useEffect(refresh, [last, shares]);
   useEffect(() => learn(waiting.value?.items ?? []), [waiting.value]);
+  useEffect(() => {
+    // Until somebody chooses: the shortest window that has everything of the last half hour.
+    const oldest = Math.min(now(), ...(history.value?.items ?? []).map((bar) => bar.start));
+    if (chosen === null && history.value) setFitting(now() - oldest < 290 ? 300 : 1800);
+  }, [history.value, chosen]);
   useEffect(() => void (history.value && nodes.value && ready()), [history.value, nodes.value]);
 
   const trouble = history.error ?? nodes.error;
@@ -64,17 +71,19 @@ export function ClusterView() {
         {history.value && <Legend history={history.value} />}
       </section>
       <div class="columns">
-        <Shares shares={shares} />
-        <Waiting page={waiting.value} />
+        <div>
+          <Shares shares={shares} />
+          <NodesCard nodes={nodes.value} again={refresh} />
+          <section class="card" aria-labelledby="events-title">
+            <h2 id="events-title">Happening now</h2>
+            {events.value.length > 0 ? <Events items={events.value} named most={12} /> : <p class="muted">Quiet since this page was opened.</p>}
+          </section>
+        </div>
+        <div>
+          <Waiting page={waiting.value} />
+          <Decisions page={decisions.value} />
+        </div>
       </div>
-      <div class="columns">
-        <NodesCard nodes={nodes.value} again={refresh} />
-        <Decisions page={decisions.value} />
-      </div>
-      <section class="card" aria-labelledby="events-title">
-        <h2 id="events-title">Happening now</h2>
-        {events.value.length > 0 ? <Events items={events.value} named most={12} /> : <p class="muted">Quiet since this page was opened.</p>}
-      </section>
     </>
   );
 }
@@ -234,7 +243,7 @@ function NodesCard({ nodes, again }: { nodes: Nodes | null; again: () => void })
 }
 
 function Decisions({ page }: { page: DecisionPage | null }) {
-  const shown = (page?.items ?? []).filter((decision) => decision.changes.length > 0 || decision.alarm !== null || decision.kept).slice(0, 8);
+  const shown = (page?.items ?? []).filter((decision) => decision.changes.length > 0 || decision.alarm !== null || decision.kept).slice(0, 6);
   return (
     <section class="card" aria-labelledby="decisions-title">
       <h2 id="decisions-title">Decisions</h2>

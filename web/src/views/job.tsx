@@ -13,6 +13,8 @@ import { Dot, Empty, Fact, Loading, Meter, progressLabel, State, Trouble, Worker
 import { clock, isRemoved, line } from "../state/live";
 import { useJob } from "../state/job";
 
+const ACTIVE = new Set(["starting", "running", "pausing", "cancelling"]);
+
 export function JobView({ id }: { id: string }) {
   const { job, explanation, sizes, events } = useJob(id);
   useEffect(() => void (job.value && ready()), [job.value]);
@@ -45,7 +47,7 @@ export function JobView({ id }: { id: string }) {
             <Events items={events} most={300} />
           </div>
         </section>
-        <Logs job={id} />
+        <Logs job={id} active={ACTIVE.has(now.state)} />
       </div>
       <details class="card">
         <summary>What was asked for</summary>

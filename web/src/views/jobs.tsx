@@ -162,17 +162,17 @@ function Row({ line: source, fits }: { line: Signal<JobSummary>; fits: (job: Job
       <td data-label="Workers">
         <Workers line={job} />
       </td>
-      <td data-label="Progress" title={progressLabel(job)}>
+      <td data-label="Progress" class={progress.fraction || progress.step > 0 ? "" : "is-none"} title={progressLabel(job)}>
         <Meter fraction={job.state === "finished" ? 1 : progress.fraction} label={progressLabel(job)} />
       </td>
-      <td data-label="ETA" class="number">
+      <td data-label="ETA" class={`number ${job.eta === null && job.ended_at === null ? "is-none" : ""}`}>
         <Eta job={job} />
       </td>
-      <td data-label="Goodput" class="number">
+      <td data-label="Goodput" class={`number ${goodput(job) === NONE ? "is-none" : ""}`}>
         {goodput(job)}
       </td>
-      <td data-label="Loss" class="loss">
-        <Spark values={job.spark} label={`loss, last ${figure(progress.loss)}`} /> <span>{figure(progress.loss)}</span>
+      <td data-label="Loss" class={`loss ${progress.loss === null ? "is-none" : ""}`}>
+        {job.spark.length > 1 && <Spark values={job.spark} label={`loss, last ${figure(progress.loss)}`} />} <span>{figure(progress.loss)}</span>
       </td>
     </tr>
   );

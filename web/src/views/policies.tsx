@@ -61,6 +61,9 @@ export function PoliciesView() {
   );
 }
 
+/** The server ends a replay that takes longer than a minute, and says so. */
+const REPLAY_MS = 90_000;
+
 function WhatIfCard({ names, active, asked }: { names: string[]; active: string; asked: string | null }) {
   const [policy, setPolicy] = useState(asked ?? names.find((name) => name !== active) ?? active);
   const [baseline, setBaseline] = useState(active);
@@ -72,7 +75,7 @@ function WhatIfCard({ names, active, asked }: { names: string[]; active: string;
     event.preventDefault();
     setBusy(true);
     try {
-      setFound(await api.post<WhatIf>("/v1/policies/what-if", { policy, hours, baseline }));
+      setFound(await api.post<WhatIf>("/v1/policies/what-if", { policy, hours, baseline }, {}, REPLAY_MS));
       setError(null);
     } catch (reason) {
       setFound(null);
