@@ -37,8 +37,10 @@ def postgres() -> Iterator[str]:
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "check": True, "cwd": "/"}
     subprocess.run([*as_user, str(folder / "initdb"), "-D", str(data), "-A", "trust", "-U", "postgres", "--no-sync"], **quiet)
     options = f"-k {base} -c listen_addresses= -c fsync=off -c max_connections=50"
-    subprocess.run([*as_user, str(folder / "pg_ctl"), "-D", str(data), "-w", "-t", "120", "-l", str(base / "log"), "-o", options, "start"],
-                   **quiet)
+    subprocess.run(
+        [*as_user, str(folder / "pg_ctl"), "-D", str(data), "-w", "-t", "120", "-l", str(base / "log"), "-o", options, "start"],
+        **quiet,
+    )
     try:
         yield f"postgresql://postgres@/postgres?host={base}"
     finally:

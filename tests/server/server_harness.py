@@ -54,12 +54,28 @@ class Running:
     token: str = ""
 
     def start(self) -> Running:
-        given = {"home": str(self.home), "port": 0, "policy": "fifo", "interval_s": 1.0, "rate": 5000.0, "cooldown_s": 0.0,
-                 "launcher": SIMULATED, **self.options}
+        options = dict(self.options)
+        environment = {**os.environ, **options.pop("environment", {})}  # type: ignore[dict-item]
+        given = {
+            "home": str(self.home),
+            "port": 0,
+            "policy": "fifo",
+            "interval_s": 1.0,
+            "rate": 5000.0,
+            "cooldown_s": 0.0,
+            "launcher": SIMULATED,
+            **options,
+        }
         self.home.mkdir(parents=True, exist_ok=True)
         self.errors = (self.home / "server.err").open("a")
-        self.process = subprocess.Popen([sys.executable, "-c", PROGRAM, json.dumps(given)], stdout=subprocess.PIPE,
-                                        stderr=self.errors, text=True, start_new_session=True)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, json.dumps(given)],
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            start_new_session=True,
+            env=environment,
+        )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -124,8 +140,16 @@ def running(home: Path, **options: object) -> Iterator[Running]:
         server.end_jobs()
 
 
-def job(name: str = "digits", *, steps: int = 20, step_s: float = 0.05, least: int = 1, most: int = 1, more: tuple[str, ...] = (),
-        **spec: object) -> dict[str, object]:
+def job(
+    name: str = "digits",
+    *,
+    steps: int = 20,
+    step_s: float = 0.05,
+    least: int = 1,
+    most: int = 1,
+    more: tuple[str, ...] = (),
+    **spec: object,
+) -> dict[str, object]:
     """A job for the simulated agent."""
     run = ["python", "train.py", "--steps", str(steps), "--step-s", str(step_s), *more]
     return {"name": name, "run": run, "elastic": {"min": least, "max": most, **spec.pop("elastic", {})}, **spec}  # type: ignore[dict-item]

@@ -97,8 +97,20 @@ class Run:
             time.sleep(seconds)
             loss *= 0.999
             first = step * batch
-            self.write("commit", step=step, tick=step + 1, epoch=0, loader="train", first=first, count=batch, batch=batch, roster=1,
-                       workers=self.workers, metrics={"loss": loss}, step_s=seconds)
+            self.write(
+                "commit",
+                step=step,
+                tick=step + 1,
+                epoch=0,
+                loader="train",
+                first=first,
+                count=batch,
+                batch=batch,
+                roster=1,
+                workers=self.workers,
+                metrics={"loss": loss},
+                step_s=seconds,
+            )
             if script.chatter:
                 print("x" * script.chatter, flush=True)
             if script.report_every and step % script.report_every == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -41,8 +42,12 @@ def submitted(job: str = "j-aaaaaaaaaaaa", tenant: str = "default") -> Draft:
 def life(workers: int = 2) -> list[Draft]:
     """The events of a job from queue to running."""
     nodes = {"node0": workers}
-    return [submitted(), Draft("allocated", "", {"nodes": nodes, "run": "r"}), Draft("ready", "", {"workers": workers}),
-            Draft("resized", "", {"workers": 3, "pause_ms": 4.0})]
+    return [
+        submitted(),
+        Draft("allocated", "", {"nodes": nodes, "run": "r"}),
+        Draft("ready", "", {"workers": workers}),
+        Draft("resized", "", {"workers": 3, "pause_ms": 4.0}),
+    ]
 
 
 def test_migrations_make_the_tables_that_the_code_uses(storage: Storage) -> None:
@@ -135,7 +140,7 @@ def test_a_long_curve_is_thinned_and_keeps_its_ends_and_its_newest_part(storage:
     assert len(steps) <= 450
     assert steps[0] == 0
     assert steps[-100:] == list(range(2900, 3000))
-    gaps = [later - earlier for earlier, later in zip(steps, steps[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(steps)]
     assert max(gaps) <= 64, "a curve that is thinned must not have a hole"
 
 
@@ -240,5 +245,5 @@ def test_a_database_that_stays_locked_is_said_and_changes_nothing(tmp_path: Path
 
 @pytest.mark.parametrize("url", ["not a url", "mysql://x/y"])
 def test_a_database_url_that_cannot_work_is_refused_with_the_fix(url: str) -> None:
-    with pytest.raises(UsageError, match="sqlite:///file.db or postgresql://"):
+    with pytest.raises(UsageError, match=r"sqlite:///file\.db or postgresql://"):
         connect(url)

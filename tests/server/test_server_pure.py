@@ -1,0 +1,348 @@
+"""The deciders without input and output: admission, slots, guards, explanations, state, endings, journals."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stretto.clusters.base import NodeInfo, Seen, Sighting
+from stretto.clusters.slots import assign, cores
+from stretto.core.errors import PolicyError
+from stretto.scheduling.words import Job, Node
+from stretto.server import journal
+from stretto.server.admit import Claim, admit
+from stretto.server.ending import ending
+from stretto.server.explain import explain
+from stretto.server.guards import cooling, guard, near_end
+from stretto.server.known import Known
+from stretto.server.models import JobState
+from stretto.server.policies import Answer, Snapshot, check
+from stretto.server.snapshot import fitted, from_speeds, job_view, limits
+from stretto.server.spec import JobSpec
+from stretto.server.state import FOLDS, Conflict, Record, fold
+from stretto.server.work import work_of
+
+SPEC = JobSpec.model_validate({"name": "digits", "run": ["python", "train.py"], "elastic": {"min": 1, "max": 4}})
+
+
+def record(**more: object) -> Record:
+    return replace(Record("j-aaaaaaaaaaaa", "default", SPEC, JobState.RUNNING, 100.0, life=1, run="r"),
+        **more)  # type: ignore[arg-type]
+
+
+claims = st.lists(
+    st.builds(
+        Claim,
+        job=st.uuids().map(str),
+        have=st.integers(0, 4),
+        want=st.integers(0, 6),
+        least=st.integers(1, 3),
+        begun=st.booleans(),
+        since=st.floats(0, 100),
+    ),
+    max_size=8,
+).map(lambda found: [one if one.begun else Claim(one.job, 0, one.want, one.least, False, one.since) for one in found])
+
+
+@given(claims, st.integers(0, 16))
+def test_admission_never_lets_more_workers_run_than_there_are_slots(found: list[Claim], slots: int) -> None:
+    grants = admit(found, slots=slots)
+    before = sum(one.have for one in found)
+    running = sum(max(one.have, grants[one.job]) for one in found)
+    assert running <= max(slots, before), "who has slots too many keeps them until they leave; nobody is added"
+    for one in found:
+        assert grants[one.job] <= one.want
+        assert one.begun or grants[one.job] == 0 or grants[one.job] >= min(one.least, one.want)
+
+
+def test_who_gets_slots_waits_until_they_are_free() -> None:
+    shrinking, growing = Claim("a", 4, 1, 1, True), Claim("b", 0, 3, 1, False)
+    assert admit([shrinking, growing], slots=4) == {"a": 1, "b": 0}
+    assert admit([replace(shrinking, have=1), growing], slots=4) == {"a": 1, "b": 3}
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.data())
+def test_no_slot_is_two_jobs(sizes: list[int], data: st.DataObject) -> None:
+    nodes = [NodeInfo(f"n{place}", size) for place, size in enumerate(sizes)]
+    held: dict[str, dict[str, tuple[int, ...]]] = {}
+    for _ in range(3):
+        wanted = data.draw(
+            st.dictionaries(st.sampled_from("abcde"), st.dictionaries(st.sampled_from([n.name for n in nodes]), st.integers(0, 4)))
+        )
+        before, held = held, assign(nodes, wanted, held)
+        for node in nodes:
+            used = [slot for places in held.values() for slot in places.get(node.name, ())]
+            assert len(used) == len(set(used))
+            assert all(0 <= slot < node.slots for slot in used)
+        for job, places in held.items():
+            for name, slots in places.items():
+                old = before.get(job, {}).get(name, ())
+                assert set(old[: len(slots)]) <= set(slots), "who stays keeps its cores"
+
+
+def test_slots_are_cores_only_where_there_are_enough() -> None:
+    nodes = [NodeInfo("n0", 2), NodeInfo("n1", 2)]
+    assert cores(nodes, {"n1": (0, 1)}, available=[0, 1, 2, 3]) == {2, 3}
+    assert cores(nodes, {"n1": (0, 1)}, available=[0, 1]) == {0, 1}, "shared: everybody on all"
+
+
+# -- policies' answers ---------------------------------------------------------------------------------------------------
+
+
+def snapshot(**more: object) -> Snapshot:
+    jobs = [Job("a", 0.0, least=1, most=2, models={}), Job("b", 1.0, least=2, most=4, models={})]
+    return Snapshot("test", jobs, [Node("n0", 4)], {}, 100.0, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("places", "words"), [
+    ({"a": [["n0", 3]]}, "allowed are 1 to 2"), ({"b": [["n0", 1]]}, "allowed are 2 to 4"), ({"x": [["n0", 1]]}, "there is not"),
+    ({"a": [["n9", 1]]}, "there is not"), ({"a": [["n0", 2]], "b": [["n0", 3]]}, "more slots than there are"),
+    ({"a": 5}, "cannot be read"),
+    ({"a": [["n0", -1]]}, "there is not"),
+])  # fmt: skip
+def test_an_impossible_answer_of_a_policy_is_refused(places: object, words: str) -> None:
+    with pytest.raises(PolicyError, match=words):
+        check(snapshot(), json.dumps({"places": places, "reasons": {}}).encode())
+
+
+def test_a_possible_answer_is_taken() -> None:
+    answer = check(snapshot(), json.dumps({"places": {"a": [["n0", 2]], "b": [["n0", 2]]}, "reasons": {"a": "because"}}).encode())
+    assert answer.places == {"a": (("n0", 2),), "b": (("n0", 2),)}
+
+
+# -- guards --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_was_changed_a_moment_ago_is_not_grown_again() -> None:
+    job = Job("a", 0.0, least=1, most=4, changed_s=95.0, models={})
+    found = Snapshot("test", [job], [Node("n0", 4)], {"a": (("n0", 1),)}, 100.0)
+    kept = guard(found, Answer({"a": (("n0", 3),)}, {}), cooldown_s=10.0)
+    assert kept.places["a"] == (("n0", 1),)
+    assert "a moment ago" in kept.reasons["a"]
+    assert guard(found, Answer({"a": (("n0", 3),)}, {}), cooldown_s=4.0).places["a"] == (("n0", 3),), "a control: it is over"
+
+
+def test_a_shrink_is_never_held_back() -> None:
+    job = Job("a", 0.0, least=1, most=4, changed_s=99.0, models={})
+    found = Snapshot("test", [job], [Node("n0", 4)], {"a": (("n0", 3),)}, 100.0)
+    assert guard(found, Answer({"a": (("n0", 1),)}, {}), cooldown_s=60.0).places["a"] == (("n0", 1),)
+
+
+def test_a_clock_that_jumped_back_holds_nobody_for_ever() -> None:
+    assert cooling(Job("a", 0.0, least=1, most=4, changed_s=1e9), 100.0, 5.0) == ""
+
+
+def test_nothing_is_grown_near_its_end() -> None:
+    model = from_speeds(64, [(1, 64.0), (2, 120.0)], most=4)
+    assert model is not None
+    job = Job("a", 0.0, least=1, most=4, pause_s=1.0, remaining=64.0 * 2, models={"cpu": model})
+    assert "are left" in near_end(job, 1, 2)
+    assert near_end(replace(job, remaining=64.0 * 100), 1, 2) == "", "a control: with much to do it pays"
+    assert near_end(replace(job, remaining=None), 1, 2) == ""
+
+
+# -- limits --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_wish_bounds_a_pin_fixes_and_a_plan_goes_before_both() -> None:
+    assert limits(record(), step=0) == (1, 4, "")
+    assert limits(record(wish=3), step=0) == (1, 3, "wish")
+    assert limits(record(wish=3, pinned=True), step=0) == (3, 3, "pinned")
+    spec = SPEC.model_copy(
+        update={"elastic": SPEC.elastic.model_validate({"min": 1, "max": 4, "plan": [{"step": 10, "workers": 2}]})}
+    )
+    planned = record(spec=spec, wish=4, pinned=True)
+    assert limits(planned, step=9) == (4, 4, "pinned")
+    assert limits(planned, step=10) == (2, 2, "plan")
+
+
+@pytest.mark.parametrize("report", [{}, {"model": 5}, {"model": {"throughput": {}}}, {"model": {"throughput": {"alpha_grad": "x"}}},
+                                    {"model": {"throughput": None,
+    "batch": None}}, {"model": {"grad_sqr": float("nan")}}])  # fmt: skip
+def test_a_model_that_makes_no_sense_is_no_model(report: dict[str, object]) -> None:
+    assert fitted(report) is None
+
+
+def test_a_policy_sees_what_is_known_of_a_job() -> None:
+    known = Known(batch=64, step=100, steps_per_s=2.0, worker_seconds=50.0, speeds={"1": 100.0, "2": 190.0})
+    spec = SPEC.model_copy(update={"steps": 200, "priority": 10})
+    seen = job_view(record(spec=spec, resizes=2, pause_ms=40.0), known, quota=3)
+    assert (seen.remaining, seen.steps_left, seen.priority, seen.quota, seen.profiled) == (6400.0, 100.0, 2.0, 3, 2)
+    assert seen.pause_s == pytest.approx(0.02)
+
+
+# -- explanations --------------------------------------------------------------------------------------------------------
+
+
+def say(one: Record, others: list[Record], *, slots: int = 4, tenant: str | None = None, alarm: str | None = None):
+    knowns = {other.id: Known() for other in [one, *others]}
+    return explain(
+        one, Known(), others=others, knowns=knowns, slots=slots, now=1000.0, reason="", decision=1, alarm=alarm, tenant=tenant
+    )
+
+
+OTHER = record(id="j-baaaaaaaaaaa", spec=SPEC.model_copy(update={"name": "char"}), wanted=4, workers=4, nodes={"node0": 4})
+
+
+def test_a_waiting_job_names_what_it_needs_and_who_has_it() -> None:
+    found = say(record(state=JobState.QUEUED), [OTHER])
+    assert found.sentence == "'digits' waits: it needs 1 slot, 0 of 4 free; the others belong to 'char' (4)."
+    assert (found.constraint, found.expected_start) == ("slots", 1000.0), "char can shrink to its minimum at the next decision"
+
+
+def test_a_job_that_can_never_start_is_told_so() -> None:
+    spec = SPEC.model_copy(update={"elastic": SPEC.elastic.model_validate({"min": 8, "max": 8})})
+    found = say(record(spec=spec, state=JobState.QUEUED), [])
+    assert "will not start" in found.sentence
+    assert (found.constraint, found.expected_start) == ("minimum", None)
+
+
+def test_other_tenants_jobs_are_counted_and_not_named() -> None:
+    hidden = replace(OTHER, tenant="two")
+    found = say(record(state=JobState.QUEUED), [hidden], tenant="default")
+    assert "char" not in found.model_dump_json()
+    assert "jobs of other tenants (4)" in found.sentence
+    assert "char" in say(record(state=JobState.QUEUED), [hidden], tenant=None).sentence, "a control: an administrator sees it"
+
+
+@pytest.mark.parametrize(("one", "constraint"), [
+    (record(wanted=4, workers=4), "maximum"), (record(wish=2, wanted=2, workers=2), "wish"),
+    (record(wish=2, pinned=True, wanted=2, workers=2), "pinned"), (record(state=JobState.PAUSED), "paused"),
+    (record(state=JobState.FAILED, error="boom"), "ended"), (record(state=JobState.STARTING, wanted=1), "starting"),
+])  # fmt: skip
+def test_every_state_has_its_sentence(one: Record, constraint: str) -> None:
+    found = say(one, [])
+    assert found.constraint == constraint
+    assert found.sentence.startswith("'digits' ")
+    assert found.sentence.endswith(".")
+
+
+def test_an_alarm_is_part_of_the_explanation() -> None:
+    assert "policy has failed" in say(record(state=JobState.QUEUED), [], alarm="policy has failed").sentence
+
+
+# -- state ---------------------------------------------------------------------------------------------------------------
+
+DATA = {"id": "j-aaaaaaaaaaaa", "tenant": "default", "spec": SPEC.model_dump(mode="json"), "nodes": {"n0": 2},
+    "workers": 2, "pin": False,
+        "by": "policy", "run": "r", "error": "e"}  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(sorted(FOLDS)), max_size=30))
+def test_no_order_of_events_brings_a_job_into_a_contradiction(kinds: list[str]) -> None:
+    found = fold(None, "submitted", DATA, 0.0)
+    for t, kind in enumerate(kinds):
+        before = found
+        try:
+            found = fold(found, kind, DATA, float(t))
+        except Conflict:
+            continue
+        assert found.version == before.version + 1
+        assert found.life - before.life in (0, 1)
+        if before.state.ended:
+            assert found.state is before.state, "what has ended stays ended"
+        if found.state.ended or found.state in (JobState.PAUSED, JobState.QUEUED):
+            assert (found.wanted, found.nodes) == (0, {}), "who does not run holds nothing"
+        assert sum(found.nodes.values()) == found.wanted
+        assert Record.read(json.loads(json.dumps(found.document()))) == found
+
+
+@pytest.mark.parametrize(("state", "end", "code", "kind"), [
+    (JobState.RUNNING, {"state": "finished", "steps": 5}, 0, "finished"),
+    (JobState.RUNNING, {"state": "failed", "error": "x"}, 1, "failed"),
+    (JobState.RUNNING, {"state": "stopped"}, 0, "cancelled"), (JobState.RUNNING, None, None, "restarting"),
+    (JobState.RUNNING, None, -9, "restarting"), (JobState.STARTING, None, 2, "failed"), (JobState.STARTING, None, 0, "failed"),
+    (JobState.PAUSING, {"state": "stopped"}, 0, "paused"), (JobState.PAUSING, {"state": "finished", "steps": 5}, 0, "finished"),
+    (JobState.CANCELLING, {"state": "stopped"}, 0, "cancelled"), (JobState.CANCELLING, None, -9, "cancelled"),
+    (JobState.CANCELLING, {"state": "finished", "steps": 5}, 0, "finished"),
+])  # fmt: skip
+def test_an_end_is_classified_by_what_the_run_said_then_by_its_exit(
+    state: JobState, end: object, code: int | None, kind: str
+) -> None:
+    known = Known(end=end)  # type: ignore[arg-type]
+    assert ending(record(state=state), known, Sighting(Seen.GONE, code=code), resumable=False).kind == kind
+
+
+def test_a_job_is_not_started_again_for_ever() -> None:
+    spent = record(restarts=3)
+    draft = ending(spent, Known(), Sighting(Seen.GONE, code=-9), resumable=False)
+    assert draft.kind == "failed"
+    assert "restarts=3" in draft.text
+
+
+@pytest.mark.parametrize(("run", "kind"), [
+    (["python", "train.py", "--lr", "1"], "script"), (["python3.11", "-u", "train.py"], "script"), (["train.py"], "script"),
+    (["stretto", "run", "train.py"], "script"), (["python", "-m", "thing"], "command"), (["./go.sh"], "command"),
+    ("echo $HOME", "shell"),
+])  # fmt: skip
+def test_what_a_run_line_means(run: object, kind: str) -> None:
+    work = work_of(SPEC.model_copy(update={"run": run}))
+    assert [name for name in ("script", "command", "shell") if getattr(work, name)] == [kind]
+
+
+# -- journals ------------------------------------------------------------------------------------------------------------
+
+NASTY = [None, True, float("nan"), float("inf"), -1, 10**400, 2**63, -0.0, 1.5, 3, "", "x" * 10, [], [1, 2], {}, {"loss": 1.0},
+         {"loss": float("nan"), "a": None, "model": 5}, {"model": {"throughput": []}}]  # fmt: skip
+NAMES = [
+    "t",
+    "step",
+    "workers",
+    "metrics",
+    "step_s",
+    "batch",
+    "first",
+    "count",
+    "epoch",
+    "what",
+    "text",
+    "state",
+    "pause_ms",
+    "worker",
+]
+KINDS = ["switch", "commit", "report", "resume", "end", "event", "other"]
+lines = st.builds(
+    lambda kind, fields: {**fields, "kind": kind},
+    st.sampled_from(KINDS),
+    st.dictionaries(st.sampled_from(NAMES), st.sampled_from(NASTY), max_size=8),
+)
+
+
+@given(st.lists(lines, max_size=10))
+def test_whatever_a_job_writes_into_its_journal_harms_nobody(found: list[dict[str, object]]) -> None:
+    known = Known()
+    reading = journal.read(record(state=JobState.STARTING), known, found)
+    json.dumps(known.document(), allow_nan=True)
+    for point in reading.points:
+        json.dumps(point.values, allow_nan=False)
+    known.progress(steps=None).model_dump_json()
+
+
+def commit(step: int, *, first: int, t: float = 1.0, epoch: int = 0) -> dict[str, object]:
+    return {"kind": "commit", "t": t, "step": step, "workers": 1, "first": first, "count": 10, "epoch": epoch,
+        "loader": "l", "batch": 10,
+            "step_s": 0.5, "metrics": {"loss": 1.0}}  # fmt: skip
+
+
+def test_samples_that_no_step_had_are_counted() -> None:
+    known = Known()
+    journal.read(record(), known, [commit(0, first=0), commit(1, first=10), commit(2, first=0, epoch=1)])
+    assert known.lost == 0
+    journal.read(record(), known, [commit(3, first=20, epoch=1)])
+    assert known.lost == 10
+
+
+def test_a_resume_is_no_loss() -> None:
+    known = Known()
+    journal.read(record(), known, [commit(0, first=0), {"kind": "resume", "t": 1.0, "step": 5}, commit(5, first=50)])
+    assert known.lost == 0
+
+
+def test_of_many_steps_in_one_look_the_first_and_the_last_are_points() -> None:
+    reading = journal.read(record(), Known(), [commit(step, first=10 * step) for step in range(1000)])
+    assert len(reading.points) <= 8
+    assert (reading.points[0].step, reading.points[-1].step) == (0, 999)
