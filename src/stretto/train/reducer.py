@@ -72,6 +72,8 @@ class Reducer:
         self._failure: BaseException | None = None
         self._done = threading.Condition()
         self._scale = 1.0
+        self._train = True
+        """Whether this pass has gradients; buffers may move in an evaluation too."""
 
     @property
     def share(self) -> Span:
@@ -93,8 +95,10 @@ class Reducer:
     def begin(self, *, scale: float, train: bool) -> None:
         self._settle()
         self._scale = scale
-        if train and self.gradients is not None and self.buffers is not None:
+        self._train = train
+        if train and self.gradients is not None:
             self.gradients.begin(self.program, self._launch)
+        if self.buffers is not None:
             self.buffers.begin(self.program)
 
     def _launch(self, bucket: Bucket) -> None:
@@ -137,16 +141,18 @@ class Reducer:
             if self._failure is not None:
                 raise self._failure
 
-    def reduce(self, header: Header, *, train: bool) -> list[Header]:
+    def reduce(self, header: Header) -> list[Header]:
         """Finishes the pass: buckets, buffers, headers. Raises `Broken` where a peer is gone."""
         exchange = self.exchange
         assert exchange is not None
         self._wait()
-        if train and self.gradients is not None and self.buffers is not None:
+        if self.buffers is not None:
             for vector in self.buffers.vectors(self.program):
                 exchange.sum(vector, finish=lambda _: None)
-            header.again = self.gradients.again or bool(self.buffers.again)
+            header.again = bool(self.buffers.again)
             header.moving = sorted(self.buffers.again)
+        if self._train and self.gradients is not None:
+            header.again = header.again or self.gradients.again
             header.used = format(sum(1 << place for place in self.gradients.used), "x")
         failpoint("header")
         headers = [Header.decode(text) for text in exchange.tell(header.encode())]
@@ -155,35 +161,37 @@ class Reducer:
 
     def finish(self, headers: list[Header]) -> None:
         """Everybody's pass is here and counted: gradients and buffers get their values."""
-        if self.gradients is None or self.buffers is None:
+        if self.buffers is not None:
+            self.buffers.finish(self.program, self._scale)
+        if not self._train or self.gradients is None:
             return
         bits = 0
         for header in headers:
             bits |= int(header.used, 16)
         used = {place for place in range(len(self.gradients.parameters)) if bits >> place & 1}
         self.gradients.finish(used, self.program)
-        self.buffers.finish(self.program, self._scale)
 
     def enter(self, move: Move, *, weight: float | None, last: bool, part: tuple[int, int] = (0, 1)) -> None:
         """A slice starts, or one of its parts: `part` is its place and how many there are."""
-        if self.gradients is not None and self.buffers is not None:
-            place, parts = part
-            if place == 0:
-                self.buffers.enter()
+        place, parts = part
+        if place == 0 and self.buffers is not None:
+            self.buffers.enter()
+        if self._train and self.gradients is not None:
             if parts > 1:
                 merges = move.merges if place == parts - 1 else ()
                 move = Move(move.slice, move.buffer, move.first and place == 0, merges)
             self.gradients.enter(move, weight=weight, last=last and place == parts - 1)
 
     def leave(self, move: Move, *, weight: float | None, part: tuple[int, int] = (0, 1)) -> None:
-        if self.gradients is not None and self.buffers is not None:
+        if self._train and self.gradients is not None:
             self.gradients.leave()
-            if part[0] == part[1] - 1:
-                self.buffers.leave(move, weight=weight)
+        if part[0] == part[1] - 1 and self.buffers is not None:
+            self.buffers.leave(move, weight=weight)
 
     def skip(self, move: Move, *, last: bool) -> None:
         """A slice without samples."""
-        if self.gradients is not None and self.buffers is not None:
-            self.buffers.enter()
+        if self._train and self.gradients is not None:
             self.gradients.empty(move, last=last)
+        if self.buffers is not None:
+            self.buffers.enter()
             self.buffers.leave(move, weight=None, empty=True)

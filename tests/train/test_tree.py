@@ -1,0 +1,91 @@
+"""The fixed tree: the order of every sum depends on the number of slices alone."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stretto.core.slices import Span, cover, deal, split, weigh
+from stretto.train.exchange import aligned, segments
+from stretto.train.tree import Flat, program
+
+slices = st.integers(1, 40)
+
+
+def reference(node: Span) -> str:
+    """The tree's sum of a span, written out."""
+    if len(node) == 1:
+        return str(node.low)
+    left, right = split(node)
+    return f"({reference(left)}+{reference(right)})"
+
+
+@st.composite
+def shares(draw):
+    n = draw(slices)
+    low = draw(st.integers(0, n - 1))
+    return n, Span(low, draw(st.integers(low + 1, n)))
+
+
+@given(shares())
+def test_a_program_adds_up_exactly_the_complete_subtrees_of_its_share(case):
+    n, share = case
+    done = program(n, share)
+    buffers: dict[int, str] = {}
+    for move in done.moves:
+        buffers[move.buffer] = str(move.slice) if move.first else f"({buffers[move.buffer]}+{move.slice})"
+        for into, source in move.merges:
+            buffers[into] = f"({buffers[into]}+{buffers[source]})"
+    assert [move.slice for move in done.moves] == list(share)
+    assert {node: buffers[buffer] for node, buffer in done.results.items()} == {node: reference(node) for node in cover(n, share)}
+
+
+@given(slices)
+def test_one_worker_needs_few_buffers(n):
+    assert program(n, Span(0, n)).buffers <= max(1, (n - 1).bit_length()) + 1
+
+
+@given(shares())
+def test_a_cover_has_every_leaf_of_the_share_once(case):
+    n, share = case
+    assert [leaf for node in cover(n, share) for leaf in node] == list(share)
+
+
+@given(slices, st.data())
+def test_shares_follow_each_other_and_have_every_slice(n, data):
+    speeds = data.draw(st.lists(st.floats(0.05, 10), min_size=1, max_size=n))
+    dealt = weigh(n, speeds)
+    assert [leaf for share in dealt for leaf in share] == list(range(n))
+    assert all(len(share) for share in dealt)
+
+
+def test_a_worker_three_times_slower_gets_a_third():
+    assert [len(share) for share in weigh(8, [1, 1, 1, 1 / 3])] == [3, 2, 2, 1]
+
+
+@pytest.mark.parametrize(("n", "workers", "expected"), [(8, 2, True), (8, 4, True), (8, 8, True), (8, 3, False), (6, 2, False), (16, 4, True)])
+def test_powers_of_two_are_aligned_with_the_tree(n, workers, expected):
+    assert aligned(n, deal(n, workers)) is expected
+
+
+@given(st.integers(0, 5000), st.integers(1, 9))
+def test_segments_cover_a_vector_without_gap(length, parts):
+    cuts = segments(length, parts)
+    assert cuts[0][0] == 0
+    assert cuts[-1][1] == length
+    assert all(a[1] == b[0] for a, b in zip(cuts, cuts[1:], strict=False))
+
+
+def test_adding_in_another_order_changes_the_bits():
+    """The control: were the order of no consequence, none of this would be needed."""
+    values = [torch.randn(10_000, generator=torch.Generator().manual_seed(k)) for k in range(8)]
+    flat = Flat([values[0].shape], dtype=torch.float32, device=torch.device("cpu"))
+    done = program(8, Span(0, 8))
+    flat.need(done.buffers)
+    for move in done.moves:
+        flat.take(move, 0, values[move.slice])
+    (buffer,) = done.results.values()
+    tree = flat.views[buffer][0]
+    pairs = [a + b for a, b in zip(values[::2], values[1::2], strict=True)]
+    assert torch.equal(tree, (pairs[0] + pairs[1]) + (pairs[2] + pairs[3]))
+    assert not torch.equal(tree, sum(values[1:], values[0]))
