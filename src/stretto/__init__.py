@@ -15,11 +15,17 @@ if TYPE_CHECKING:
     from stretto.core.errors import StrettoError as StrettoError
     from stretto.train.job import Job as Job
     from stretto.train.job import join as join
+    from stretto.train.stopping import on_load as on_load
+    from stretto.train.stopping import on_save as on_save
+    from stretto.train.stopping import should_stop as should_stop
 
 _HOMES = {
     "join": "stretto.train.job",
     "Job": "stretto.train.job",
     "StrettoError": "stretto.core.errors",
+    "should_stop": "stretto.train.stopping",
+    "on_save": "stretto.train.stopping",
+    "on_load": "stretto.train.stopping",
     "PerWorker": "stretto.batching.plans",
     "Adaptive": "stretto.batching.plans",
     "AdaScale": "stretto.batching.rules",
@@ -29,7 +35,7 @@ _HOMES = {
 }
 """Where the public names live. They are loaded on first use, so that the command line's help loads no torch."""
 
-__all__ = sorted(_HOMES)  # noqa: PLE0605  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,16 +11,17 @@ goes on from. Usual notices: 120 s on AWS, 30 s on GCP, Azure and Kubernetes (te
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from stretto.agent.supervisor import Supervisor
 from stretto.core.errors import UsageError
 
-if TYPE_CHECKING:
-    from stretto.agent.supervisor import Supervisor
 
-
-def drain(supervisor: Supervisor, *, agent: str) -> dict[str, Any]:
+def drain(supervisor: Any, *, agent: str) -> dict[str, Any]:
     """Begins to drain an agent. What it will do is told at once; it happens at the next boundary."""
+    if not isinstance(supervisor, Supervisor):
+        supervisor.stop(now=False)
+        return {"agent": agent, "leaving": [], "stops": True, "checkpoint": False}
     known = sorted({supervisor.options.agent, *(status.agent for status in supervisor.council.statuses.values())})
     if agent not in known:
         raise UsageError(f"run {supervisor.folder.name!r} has no agent {agent!r}: it has {', '.join(known)}")

@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from stretto.agent.board import open_board
 from stretto.agent.control import Control
@@ -18,7 +18,7 @@ from stretto.agent.lives import Held, Life, Lives
 from stretto.agent.options import RunOptions
 from stretto.agent.outcome import FAILED, Outcome
 from stretto.agent.record import Observer, Recorder, Silent
-from stretto.agent.supervisor import Supervisor
+from stretto.agent.restarting import Restarter
 from stretto.core.errors import UsageError
 from stretto.core.version import VERSION
 
@@ -60,7 +60,45 @@ async def run_async(options: RunOptions, folder: RunFolder, *, observer: Observe
         return _conclude(outcome, lives.supervisor, began=began)
 
 
-def _conclude(outcome: Outcome, supervisor: Supervisor, *, began: float) -> Outcome:
+async def run_restarting(options: RunOptions, folder: RunFolder, *, observer: Observer) -> Outcome:
+    """A script that was not written for us, in restart mode."""
+    began = time.time()
+    with Held(folder):
+        restarter = Restarter(options, folder, Recorder(folder, observer=observer))
+        control = Control(folder, handle=Verbs(restarter).handle)
+        try:
+            await control.start()
+            with _signals(restarter):
+                outcome = await restarter.run()
+        finally:
+            await control.close()
+        return _conclude(outcome, restarter, began=began)
+
+
+class Commander(Protocol):
+    """What signals and the control port need of whoever runs the workers."""
+
+    options: RunOptions
+    folder: RunFolder
+    recorder: Recorder
+    restarts: int
+    mixed: bool
+
+    def stop(self, *, now: bool, interrupted: bool = False) -> None: ...
+
+    def scale(self, workers: int) -> None: ...
+
+    def status(self) -> dict[str, Any]: ...
+
+
+class Led(Protocol):
+    """Something with a commander, which may be another one in another life."""
+
+    @property
+    def supervisor(self) -> Commander: ...
+
+
+def _conclude(outcome: Outcome, supervisor: Commander, *, began: float) -> Outcome:
     """Writes the end. A disk that is full here is an error even if the training went well: its record is not whole."""
     recorder, folder = supervisor.recorder, supervisor.folder
     tally = recorder.tally
@@ -86,7 +124,7 @@ def _conclude(outcome: Outcome, supervisor: Supervisor, *, began: float) -> Outc
 class _signals:
     """Ctrl-C once: in order; twice: now. SIGTERM and SIGHUP: in order."""
 
-    def __init__(self, lives: Lives) -> None:
+    def __init__(self, lives: Led) -> None:
         self._lives = lives
         self._interrupts = 0
 
@@ -111,11 +149,11 @@ class _signals:
 class Verbs:
     """What can be asked at the control port."""
 
-    def __init__(self, lives: Lives) -> None:
+    def __init__(self, lives: Led) -> None:
         self._lives = lives
 
     @property
-    def _supervisor(self) -> Supervisor:
+    def _supervisor(self) -> Commander:
         return self._lives.supervisor
 
     async def handle(self, request: dict[str, Any]) -> dict[str, Any]:

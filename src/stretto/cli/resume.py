@@ -14,6 +14,7 @@ from stretto.agent.control import alive
 from stretto.agent.folder import RunFolder
 from stretto.agent.lives import next_life
 from stretto.agent.options import RunOptions, parse_workers
+from stretto.agent.run import run as execute
 from stretto.cli.common import Json, Run, Runs, folder_of
 from stretto.cli.run import watch
 from stretto.core.errors import UsageError
@@ -42,7 +43,7 @@ def command(
     life = next_life(folder, entry)
     with contextlib.suppress(FileNotFoundError):
         folder.result.unlink()
-    watch(options, folder, quiet=quiet, json=json, life=life)
+    watch(folder, lambda observer: execute(options, folder, observer=observer, life=life), quiet=quiet, json=json)
 
 
 def _options(folder: RunFolder, *, workers: str | None, start: int | None, allow_mixed: bool) -> RunOptions:

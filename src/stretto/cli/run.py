@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Exit, Option
 
 from stretto.agent.folder import RunFolder
-from stretto.agent.lives import Life
 from stretto.agent.options import RunOptions, parse_workers
 from stretto.agent.outcome import Outcome
+from stretto.agent.record import Observer
 from stretto.agent.run import open_run, run
 from stretto.agent.saving import KEEP, parse_checkpoints
-from stretto.cli.common import Json, Runs, runs_folder
+from stretto.cli.common import Json, Runs, folder_of, runs_folder
+from stretto.cli.replay import again
+from stretto.cli.restart import MODES, Flags, open_restarting
+from stretto.cli.restart import run as restart
 from stretto.cli.screen import JsonLines, Screen
+from stretto.core.errors import UsageError
 
+RESTARTS = 3
 CONTEXT = {"allow_interspersed_args": False}
 
 
 def command(
-    script: Annotated[str, Argument(help="The training script.", show_default=False)],
+    script: Annotated[str | None, Argument(help="The training script; with --replay, that run's.", show_default=False)] = None,
     args: Annotated[list[str] | None, Argument(help="Everything after the script is the script's own.", show_default=False)] = None,
     *,
-    workers: Annotated[str, Option("--workers", "-w", metavar="N|A:B", help="How many: a number, or fewest:most.")] = "1",
+    workers: Annotated[str | None, Option("--workers", "-w", metavar="N|A:B", show_default=False,
+                                          help="How many: a number, or fewest:most [default: 1].")] = None,
     start: Annotated[int | None, Option(help="How many to begin with [default: the fewest].", show_default=False)] = None,
     name: Annotated[str | None, Option(help="The run's name [default: the script's, numbered].", show_default=False)] = None,
     runs: Runs = None,
     threads: Annotated[int, Option(help="Intra-op threads of every worker; changes bits, so it is the job's.")] = 1,
-    max_restarts: Annotated[int, Option(help="Workers replaced after dying, in any five minutes.")] = 3,
+    max_restarts: Annotated[int | None, Option("--max-restarts", "--max_restarts", show_default=False,
+                                               help="Workers replaced after dying, in any five minutes [default: 3].")] = None,
     digest_every: Annotated[int, Option(help="Compare the workers' states every N steps; 0 for never.")] = 0,
     hang_timeout: Annotated[float | None, Option(help="Seconds allowed between two steps.", show_default=False)] = None,
     slice_timeout: Annotated[float, Option(help="Seconds that any slice may take; more where slices are slow.")] = 10.0,
@@ -39,29 +47,64 @@ def command(
     checkpoint_every: Annotated[str | None, Option(metavar="N|30s", help="How often: steps, or a time [default: 100].",
                                                    show_default=False)] = None,
     keep: Annotated[int, Option(help="How many checkpoints are kept.")] = KEEP,
+    restart_mode: Annotated[str | None, Option(metavar="torchrun", show_default=False,
+                                               help="Stop and start everybody at every change, for scripts that torchrun "
+                                                    "could start. Gives none of the promises.")] = None,
+    nproc_per_node: Annotated[str | None, Option("--nproc-per-node", "--nproc_per_node", metavar="N|auto|cpu|gpu",
+                                                 help="In restart mode: as torchrun's.", show_default=False)] = None,
+    nnodes: Annotated[str | None, Option(help="In restart mode: as torchrun's; one machine.", show_default=False)] = None,
+    standalone: Annotated[bool, Option("--standalone", help="In restart mode: as torchrun's; it always is.")] = False,
+    autoscale: Annotated[str | None, Option(metavar="HOW", show_default=False,
+                                            help="Let the job size itself: efficiency=0.6, utility, '+1 every 50 steps'.")] = None,
+    price: Annotated[float | None, Option(help="Of a worker for an hour, for --autoscale utility.", show_default=False)] = None,
+    worth: Annotated[str | None, Option(help="What finishing is worth, such as 'decay(100, 2h)'.", show_default=False)] = None,
+    stragglers: Annotated[str, Option(help="Slow workers: rebalance, replace or ignore.")] = "rebalance",
+    replay: Annotated[str | None, Option(metavar="RUN", show_default=False,
+                                         help="Repeat a run with its batch plan, to its digest.")] = None,
     tensorboard: Annotated[bool, Option(help="Write TensorBoard files where it is installed.")] = True,
     quiet: Annotated[bool, Option("--quiet", "-q", help="Show only what goes wrong.")] = False,
     json: Json = False,
 ) -> None:
-    least, most = parse_workers(workers)
+    if restart_mode is None and (nproc_per_node is not None or nnodes is not None or standalone):
+        raise UsageError("--nproc-per-node, --nnodes and --standalone are torchrun's, for scripts that are not written for "
+                         "stretto: add --restart-mode torchrun, or use --workers")
+    if restart_mode is not None and restart_mode not in MODES:
+        raise UsageError(f"--restart-mode {restart_mode!r} is unknown: there is {', '.join(MODES)}")
+    least, most = parse_workers(workers or "1")
+    if restart_mode is not None:
+        flags = Flags.read(nnodes=nnodes, nproc_per_node=nproc_per_node, max_restarts=max_restarts)
+        least, most, start = flags.bounds((least, most) if workers else None, start)
+        max_restarts = flags.max_restarts
     options = RunOptions(
-        script=script, args=tuple(args or ()), least=least, most=most, start=start, name=name, runs=runs_folder(runs),
-        threads=threads, max_restarts=max_restarts, digest_every=digest_every, hang_timeout_s=hang_timeout,
+        script=script or "", args=tuple(args or ()), least=least, most=most, start=start, name=name, runs=runs_folder(runs),
+        threads=threads, max_restarts=RESTARTS if max_restarts is None else max_restarts, digest_every=digest_every,
+        hang_timeout_s=hang_timeout,
         slice_timeout_s=slice_timeout, grace_s=grace, allow_mixed=allow_mixed, tensorboard=tensorboard,
         checkpoints=parse_checkpoints(checkpoint, every=checkpoint_every, keep=keep),
+        autoscale=autoscale, price=price, worth=worth, stragglers=stragglers,
     )
-    watch(options, open_run(options), quiet=quiet, json=json)
+    if replay is not None:
+        return again(options, folder_of(replay, runs), watch=lambda folder, go: watch(folder, go, quiet=quiet, json=json),
+                     quiet=quiet or json)
+    if not script:
+        raise UsageError("name the training script, as in `stretto run train.py`, or a run with --replay RUN")
+    if restart_mode is not None:
+        folder = open_restarting(options)
+        watch(folder, lambda observer: restart(options, folder, observer=observer), quiet=quiet, json=json)
+    else:
+        folder = open_run(options)
+        watch(folder, lambda observer: run(options, folder, observer=observer), quiet=quiet, json=json)
 
 
-def watch(options: RunOptions, folder: RunFolder, *, quiet: bool, json: bool, life: Life | None = None) -> None:
+def watch(folder: RunFolder, go: Callable[[Observer], Outcome], *, quiet: bool, json: bool) -> None:
     """Runs it in the foreground, to its end and its exit code."""
     if json:
-        outcome = run(options, folder, observer=JsonLines(), life=life)
+        outcome = go(JsonLines())
     else:
         with Screen(folder.name, quiet=quiet) as screen:
             if not quiet:
                 screen.say(f"run {folder.name} in {folder.path}", style="dim")
-            outcome = run(options, folder, observer=screen, life=life)
+            outcome = go(screen)
     _conclude(outcome, folder.path, quiet=quiet or json)
     raise Exit(outcome.exit_code)
 

@@ -171,7 +171,8 @@ def _read(document: dict[str, Any]) -> Manifest:
         for one in document["shards"]
     )
     tensors = tuple(Tensor(one["name"], one["dtype"], tuple(one["shape"])) for one in document["tensors"])
-    return Manifest(**{**document, "identity": Identity(**identity), "shards": shards, "tensors": tensors})
+    whole: dict[str, Any] = {**document, "identity": Identity(**identity), "shards": shards, "tensors": tensors}
+    return Manifest(**whole)
 
 
 @dataclass(frozen=True, slots=True)

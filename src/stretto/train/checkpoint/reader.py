@@ -80,7 +80,7 @@ def _fill(vault: Vault, manifest: Manifest, shard: Shard, flats: list[torch.Tens
         sha.update(start)
         for piece in shard.pieces:
             step = flats[piece.tensor].numel() // max(1, manifest.tensors[piece.tensor].elements)
-            view = memoryview(flats[piece.tensor][piece.low * step : piece.high * step].numpy())
+            view = flats[piece.tensor][piece.low * step : piece.high * step].numpy().data
             for low in range(0, len(view), CHUNK):
                 sha.update(_take(file, view[low : low + CHUNK], path))
         if file.read(1):

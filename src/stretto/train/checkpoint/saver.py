@@ -250,7 +250,7 @@ class Saver:
     def _pour(self, save: Save, stream: Stream) -> str:
         sha = hashlib.sha256(save.snapshot.header)
         stream.write(save.snapshot.header)
-        data = memoryview(save.snapshot.data.numpy())
+        data = save.snapshot.data.numpy().data
         for low in range(0, len(data), CHUNK):
             if save.broken:
                 raise Abandoned(save.broken)

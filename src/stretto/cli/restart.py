@@ -1,0 +1,62 @@
+"""`stretto run --restart-mode torchrun`: torchrun's flags, and the job in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+
+from stretto.agent.folder import RunFolder, create, write_json
+from stretto.agent.options import RunOptions
+from stretto.agent.outcome import Outcome
+from stretto.agent.record import Observer
+from stretto.agent.restarting import one_node, processes
+from stretto.agent.run import run_restarting
+from stretto.core.errors import UsageError
+from stretto.core.version import VERSION
+
+MODES = ("torchrun",)
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """torchrun's own, from the command line or from PET_* variables."""
+
+    nnodes: str | None
+    nproc_per_node: str | None
+    max_restarts: int | None
+
+    @staticmethod
+    def read(*, nnodes: str | None, nproc_per_node: str | None, max_restarts: int | None) -> Flags:
+        told = os.environ.get("PET_MAX_RESTARTS")
+        if max_restarts is None and told is not None and not told.isdigit():
+            raise UsageError(f"PET_MAX_RESTARTS={told!r} is no number of restarts")
+        return Flags(
+            nnodes if nnodes is not None else os.environ.get("PET_NNODES"),
+            nproc_per_node if nproc_per_node is not None else os.environ.get("PET_NPROC_PER_NODE"),
+            max_restarts if max_restarts is not None else int(told) if told is not None else None,
+        )
+
+    def bounds(self, workers: tuple[int, int] | None, start: int | None) -> tuple[int, int, int | None]:
+        """Fewest, most and first number of workers. torchrun's number is the first one; --workers, if given, bounds it."""
+        one_node(self.nnodes)
+        count = processes(self.nproc_per_node)
+        if workers is not None:
+            return workers[0], workers[1], start if start is not None else count
+        if count is None:
+            return 1, 1, start
+        return 1, max(count, os.cpu_count() or 1), start if start is not None else count
+
+
+def open_restarting(options: RunOptions) -> RunFolder:
+    if options.checkpoints is not None:
+        raise UsageError("--checkpoint does not go with --restart-mode: the script saves and loads by itself "
+                         "(see stretto.on_save and docs/restart-mode.md)")
+    options.validate()
+    folder = create(options.runs, name=options.name, script=options.script)
+    write_json(folder.request, {"name": folder.name, **options.document(), "restart_mode": True, "version": VERSION})
+    return folder
+
+
+def run(options: RunOptions, folder: RunFolder, *, observer: Observer) -> Outcome:
+    return asyncio.run(run_restarting(options, folder, observer=observer))

@@ -1,0 +1,154 @@
+"""For scripts in restart mode: when to save, and where. Imports no torch; where the script uses it, ranks agree through it.
+
+    while training:
+        …one step…
+        if stretto.should_stop():        # every rank, at the same place
+            break                        # hooks have run; or save here yourself
+
+`stretto.on_save(save)` and `stretto.on_load(load)` are for state of one's own: `save(folder)` is called on every rank when the job
+is about to stop, `load(folder)` at once where an earlier generation has saved. A folder is seen by `load` only if every rank came
+to the end of `save`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+KEPT = 2
+"""The newest whole folder, and one before it."""
+
+Hook = Callable[[Path], None]
+
+
+class _Notice:
+    """Whether this process has been asked to end. It listens from the first question on."""
+
+    def __init__(self) -> None:
+        self.given = False
+        self.saved = False
+        self.hooks: list[Hook] = []
+        self._listening = False
+
+    def listen(self) -> None:
+        if self._listening or threading.current_thread() is not threading.main_thread():
+            return
+        self._listening = True
+        before = signal.getsignal(signal.SIGTERM)
+
+        def hear(number: int, frame: FrameType | None) -> None:
+            self.given = True
+            if callable(before):
+                before(number, frame)
+
+        signal.signal(signal.SIGTERM, hear)
+
+
+_notice = _Notice()
+
+
+def should_stop() -> bool:
+    """Whether the job is about to be stopped or scaled: save, and end. All ranks get one answer, so all ask at the same places.
+
+    The hooks of `stretto.on_save` have run on all ranks when this gives True. Under plain `python` it hears SIGTERM as well.
+    """
+    _notice.listen()
+    given = _agreed(_notice.given)
+    if given and not _notice.saved:
+        _notice.saved = True
+        _save(_notice.hooks)
+    return given
+
+
+def on_save(hook: Hook) -> Hook:
+    """Calls `hook(folder)` on every rank before the job stops. For use as a decorator, or with a function."""
+    _notice.listen()
+    _notice.hooks.append(hook)
+    return hook
+
+
+def on_load(hook: Hook) -> Hook:
+    """Calls `hook(folder)` now if an earlier generation has saved."""
+    _notice.listen()
+    folders = _whole()
+    if folders:
+        hook(folders[-1])
+    return hook
+
+
+def _launched() -> dict[str, Any] | None:
+    text = os.environ.get("STRETTO_RESTART")
+    return json.loads(text) if text else None
+
+
+def _whole() -> list[Path]:
+    launched = _launched()
+    if launched is None or not Path(launched["saves"]).is_dir():
+        return []
+    return sorted(path for path in Path(launched["saves"]).iterdir() if path.is_dir() and path.name.isdigit())
+
+
+def _save(hooks: list[Hook]) -> None:
+    launched = _launched()
+    if launched is None or not hooks:
+        return
+    saves = Path(launched["saves"])
+    name = f"{launched['generation']:06d}"
+    folder, first = saves / f"{name}.partial", int(os.environ.get("RANK", "0")) == 0
+    if first:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    _meet()
+    for hook in hooks:
+        hook(folder)
+    _meet()
+    if first:
+        _sync(folder)
+        folder.rename(saves / name)
+        for old in _whole()[:-KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
+    _meet()
+
+
+def _sync(folder: Path) -> None:
+    for path in [*folder.rglob("*"), folder]:
+        with contextlib.suppress(OSError):
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+
+def _distributed() -> Any:
+    """torch.distributed, if the script has joined a group of several."""
+    module = sys.modules.get("torch.distributed")
+    if module is None or not module.is_available() or not module.is_initialized() or module.get_world_size() < 2:
+        return None
+    return module
+
+
+def _agreed(flag: bool) -> bool:
+    distributed = _distributed()
+    if distributed is None:
+        return flag
+    torch = sys.modules["torch"]
+    device = f"cuda:{torch.cuda.current_device()}" if distributed.get_backend() == "nccl" else "cpu"
+    told = torch.tensor([int(flag)], device=device)
+    distributed.all_reduce(told, op=distributed.ReduceOp.MAX)
+    return bool(told.item())
+
+
+def _meet() -> None:
+    distributed = _distributed()
+    if distributed is not None:
+        distributed.barrier()
