@@ -27,11 +27,10 @@ from rich.table import Table
 from rich.text import Text
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDER = ROOT / "demo"
-RUNS = FOLDER / "runs"
 STRETTO = Path(sys.executable).with_name("stretto")
 LIMIT_S = 900.0
 """A demo that takes longer than this is broken."""
+Process = subprocess.Popen[bytes]
 console = Console(width=None if sys.stdout.isatty() else 124, highlight=False)
 
 
@@ -41,17 +40,17 @@ class Model:
     title: str
     epochs: int
     steps: int
-    """Per epoch, for the progress bar."""
-    apart: int
-    """Steps between one change and the next."""
+    """Per epoch, as far as is known before the run begins."""
 
 
 MODELS = {
-    "digits": Model("digits", "digits: a CNN with BatchNorm and dropout, Adam", 70, 13, 60),
-    "chars": Model("chars", "chars: a transformer on this repository's text, AdamW, clipping, cosine schedule", 30, 16, 40),
+    "digits": Model("digits", "digits: a CNN with BatchNorm and dropout, Adam", 60, 13),
+    "chars": Model("chars", "chars: a transformer on this repository's text, AdamW, clipping, cosine schedule", 24, 16),
 }
-PLAN: tuple[int | str, ...] = (2, 4, "kill", 3, 1)
-"""What happens to the job, one after the other. The run begins with one worker."""
+PLAN: tuple[tuple[float, int | str], ...] = ((0.1, 2), (0.25, 4), (0.45, "kill"), (0.6, 3), (0.75, 1))
+"""What happens to the job, and not before which part of it. The run begins with one worker."""
+APART = 20
+"""Steps at least between one change and the next."""
 
 
 @dataclass(slots=True)
@@ -67,7 +66,8 @@ class View:
     pids: dict[str, int] = field(default_factory=dict)
     members: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
-    ended: bool = False
+    said: int = 0
+    """How many of the lines were printed, where there is no live screen."""
 
     def read(self) -> None:
         if not self.path.exists():
@@ -92,8 +92,6 @@ class View:
                 self.members = [member["worker"] for member in entry["members"]]
             case "event" if entry["what"] == "started":
                 self.pids[entry["worker"]] = int(entry["text"].split()[-1])
-            case "end":
-                self.ended = True
             case _:
                 pass
 
@@ -102,33 +100,61 @@ class View:
         return (len(self.times) - 1) / (self.times[-1] - self.times[0]) if len(self.times) > 2 else 0.0
 
 
-def start(model: Model, name: str, workers: str) -> subprocess.Popen[bytes]:
-    command = [STRETTO, "run", "--quiet", "--workers", workers, "--runs", RUNS, "--name", name,
-               ROOT / "examples" / f"{model.name}.py", "--epochs", str(model.epochs)]
-    return _launch(command, FOLDER / f"{name}.log")
+class Stage:
+    """The folder that everything is left in, and the processes that are started in it."""
 
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.runs = folder / "runs"
+        shutil.rmtree(folder, ignore_errors=True)
+        self.runs.mkdir(parents=True)
 
-def start_plain(model: Model) -> subprocess.Popen[bytes]:
-    command = [sys.executable, ROOT / "examples" / f"{model.name}.py", "--epochs", str(model.epochs)]
-    return _launch(command, FOLDER / f"{model.name}-plain.log")
+    def start(self, model: Model, name: str, workers: str) -> Process:
+        return self._launch(name, [STRETTO, "run", "--quiet", "--workers", workers, "--runs", self.runs, "--name", name,
+                                   *self._script(model)])
 
+    def start_plain(self, model: Model) -> Process:
+        return self._launch(f"{model.name}-plain", [sys.executable, *self._script(model)])
 
-def _launch(command: list[Any], log: Path) -> subprocess.Popen[bytes]:
-    with log.open("wb") as output:
-        return subprocess.Popen([str(word) for word in command], cwd=ROOT, stdout=output, stderr=output,
-                                stdin=subprocess.DEVNULL)
+    def _script(self, model: Model) -> list[str | Path]:
+        return [ROOT / "examples" / f"{model.name}.py", "--epochs", str(model.epochs)]
 
+    def _launch(self, name: str, command: list[str | Path]) -> Process:
+        with (self.folder / f"{name}.log").open("wb") as output:
+            return subprocess.Popen([str(word) for word in command], cwd=ROOT, stdout=output, stderr=output,
+                                    stdin=subprocess.DEVNULL)
 
-def ask(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(STRETTO), *words, "--runs", str(RUNS)], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    def said(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def ask(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [str(STRETTO), *words, "--runs", str(self.runs)]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+    def result(self, name: str) -> dict[str, Any]:
+        return json.loads((self.runs / name / "result.json").read_text())
+
+    def wait(self, processes: list[Process]) -> Iterator[None]:
+        """Until all have ended; whoever still runs when the caller leaves is ended."""
+        deadline = time.monotonic() + LIMIT_S
+        try:
+            while any(process.poll() is None for process in processes):
+                if time.monotonic() > deadline:
+                    raise SystemExit(f"the demo did not end within {LIMIT_S:g} s: see {self.folder}")
+                yield
+                time.sleep(0.05)
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    process.terminate()
 
 
 class Conductor:
-    """Carries out the plan on a running job: the next change comes when the last one is done and some steps have followed."""
+    """Carries out the plan on a running job: a change comes when it is due, the last one is done and some steps have followed."""
 
-    def __init__(self, model: Model, name: str, view: View) -> None:
-        self.model, self.name, self.view = model, name, view
-        self.todo: deque[int | str] = deque(PLAN)
+    def __init__(self, stage: Stage, model: Model, name: str, view: View) -> None:
+        self.stage, self.model, self.name, self.view = stage, model, name, view
+        self.todo = deque(PLAN)
         self.wanted = 1
         self.since = 0
         self.waits = False
@@ -139,16 +165,19 @@ class Conductor:
             return
         if self.waits and view.workers == self.wanted:
             self.waits, self.since = False, view.step
-        if self.waits or not self.todo or view.step < self.since + self.model.apart:
+        if self.waits or not self.todo:
             return
-        order = self.todo.popleft()
+        part, order = self.todo[0]
+        if view.step < max(self.since + APART, part * self.model.epochs * self.model.steps):
+            return
+        self.todo.popleft()
         if order == "kill":
             victim = view.members[-1]
             os.kill(view.pids[victim], signal.SIGKILL)
             view.lines.append(f"step {view.step:>5}  [bold red]kill -9[/] of worker {victim} (pid {view.pids[victim]})")
             view.workers = 0  # known again at the next switch
         else:
-            answer = ask("scale", self.name, str(order))
+            answer = self.stage.ask("scale", self.name, str(order))
             if answer.returncode:
                 raise SystemExit(answer.stderr)
             self.wanted = int(order)
@@ -156,91 +185,68 @@ class Conductor:
         self.waits = True
 
 
-def screen(model: Model, view: View, seen: int) -> RenderableType:
+def screen(model: Model, view: View) -> RenderableType:
     total = model.epochs * model.steps
     head = Table.grid(padding=(0, 2))
     loss = "–" if view.loss is None else f"{view.loss:.4f}"
     head.add_row(f"workers [bold]{view.workers or '…'}[/]", f"step [bold]{view.step + 1}[/]/{total}",
                  f"{view.speed:.1f} steps/s", f"loss {loss}")
     return Group(Text(model.title, style="bold"), ProgressBar(total=total, completed=view.step + 1, width=60), head,
-                 *(Text.from_markup("  " + line) for line in view.lines[seen:]))
+                 *(Text.from_markup("  " + line) for line in view.lines))
 
 
-def watch(processes: list[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Until all have ended; a failure of any ends the demo with its output."""
-    deadline = time.monotonic() + LIMIT_S
-    while any(process.poll() is None for process in processes):
-        if time.monotonic() > deadline:
-            raise SystemExit(f"the demo did not end within {LIMIT_S:g} s: see {FOLDER}")
-        yield
-        time.sleep(0.05)
-
-
-def run_elastic(model: Model) -> None:
+def run_elastic(stage: Stage, model: Model) -> None:
     name = f"{model.name}-elastic"
-    view = View(RUNS / name / "journal.jsonl")
-    conductor = Conductor(model, name, view)
-    process = start(model, name, "1:4")
-    said = 0
-    try:
-        with Live(console=console, refresh_per_second=8, transient=True) as live:
-            for _ in watch([process]):
-                view.read()
-                conductor.act()
-                if console.is_terminal:
-                    live.update(screen(model, view, 0))
-                else:
-                    said = say(view, said)
-        view.read()
-    finally:
-        if process.poll() is None:
-            process.terminate()
+    view = View(stage.runs / name / "journal.jsonl")
+    conductor = Conductor(stage, model, name, view)
+    process = stage.start(model, name, "1:4")
+    with Live(console=console, refresh_per_second=8, transient=True) as live:
+        for _ in stage.wait([process]):
+            view.read()
+            conductor.act()
+            if console.is_terminal:
+                live.update(screen(model, view))
+            else:
+                say(view)
+    view.read()
     if console.is_terminal:
-        console.print(screen(model, view, 0))
+        console.print(screen(model, view))
     else:
-        say(view, said)
+        say(view)
     if process.returncode:
-        raise SystemExit(f"the elastic run failed:\n{(FOLDER / f'{name}.log').read_text()[-3000:]}")
+        raise SystemExit(f"the elastic run failed:\n{stage.said(name)[-3000:]}")
     if conductor.todo or conductor.waits:
         raise SystemExit(f"the run was over before its workers had changed as planned (left: {list(conductor.todo)}): "
                          f"use a larger --epochs than {model.epochs}")
 
 
-def say(view: View, said: int) -> int:
-    for line in view.lines[said:]:
+def say(view: View) -> None:
+    for line in view.lines[view.said :]:
         console.print("  " + line)
-    return len(view.lines)
+    view.said = len(view.lines)
 
 
-def run_fixed(model: Model) -> str:
+def run_fixed(stage: Stage, model: Model) -> str:
     """One fixed worker and plain python, side by side on two cores; the digest that the plain one printed."""
-    processes = [start(model, f"{model.name}-fixed", "1"), start_plain(model)]
-    try:
-        with console.status(f"{model.name} again, on one fixed worker and by plain python …"):
-            for _ in watch(processes):
-                pass
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.terminate()
-    output = (FOLDER / f"{model.name}-plain.log").read_text()
+    processes = [stage.start(model, f"{model.name}-fixed", "1"), stage.start_plain(model)]
+    with console.status(f"{model.name} again, on one fixed worker and by plain python …"):
+        for _ in stage.wait(processes):
+            pass
+    output = stage.said(f"{model.name}-plain")
     if any(process.returncode for process in processes):
-        raise SystemExit(f"a fixed run failed: see {FOLDER}\n{output[-3000:]}")
+        raise SystemExit(f"a fixed run failed: see {stage.folder}\n{output[-3000:]}")
     return output.split("digest ")[-1].split()[0]
 
 
-def result(name: str) -> dict[str, Any]:
-    return json.loads((RUNS / name / "result.json").read_text())
-
-
-def conclude(model: Model, plain: str) -> bool:
+def conclude(stage: Stage, model: Model, plain: str) -> bool:
     """The closing table and the picture. True if everything held."""
-    elastic, fixed = result(f"{model.name}-elastic"), result(f"{model.name}-fixed")
+    names = f"{model.name}-elastic", f"{model.name}-fixed"
+    elastic, fixed = (stage.result(name) for name in names)
     same = elastic["digest"] == fixed["digest"] == plain
-    audit = ask("audit", f"{model.name}-elastic", "--json")
+    audit = stage.ask("audit", names[0], "--json")
     found = json.loads(audit.stdout or "{}")
-    picture = FOLDER / f"{model.name}.png"
-    drawn = ask("plot", f"{model.name}-elastic", f"{model.name}-fixed", "--output", str(picture))
+    picture = stage.folder / f"{model.name}.png"
+    drawn = stage.ask("plot", *names, "--output", str(picture))
 
     table = Table(title=model.title, title_justify="left", show_header=False)
     changes = " → ".join(str(one) for one in _sizes(elastic["pauses"]))
@@ -254,7 +260,7 @@ def conclude(model: Model, plain: str) -> bool:
     table.add_section()
     once = "[bold green]exactly once[/]" if found.get("holds") else f"[bold red]no[/] {audit.stderr}"
     table.add_row(f"{found.get('samples')} samples of {found.get('epochs')} epochs", once)
-    table.add_row("picture", os.path.relpath(picture, ROOT) if drawn.returncode == 0 else f"[red]{drawn.stderr}[/]")
+    table.add_row("picture", os.path.relpath(picture) if drawn.returncode == 0 else f"[red]{drawn.stderr}[/]")
     console.print(table)
     return same and audit.returncode == 0 and drawn.returncode == 0
 
@@ -271,20 +277,18 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     options.add_argument("--epochs", type=int, help="instead of each model's own number")
+    options.add_argument("--folder", type=Path, default=ROOT / "demo", help="emptied first, then everything is left there")
     args = options.parse_args()
-    begun = time.monotonic()
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    RUNS.mkdir(parents=True)
-    good = True
+    begun, stage, good = time.monotonic(), Stage(args.folder), True
     for name in args.models:
         model = MODELS[name]
         if args.epochs:
-            model = Model(model.name, model.title, args.epochs, model.steps, model.apart)
+            model = Model(model.name, model.title, args.epochs, model.steps)
         console.rule(f"[bold]{model.name}[/]")
-        run_elastic(model)
-        plain = run_fixed(model)
-        good = conclude(model, plain) and good
-    console.print(f"{time.monotonic() - begun:.0f} s; everything is in {os.path.relpath(FOLDER)}/")
+        run_elastic(stage, model)
+        plain = run_fixed(stage, model)
+        good = conclude(stage, model, plain) and good
+    console.print(f"{time.monotonic() - begun:.0f} s; everything is in {os.path.relpath(stage.folder)}/")
     if not good:
         raise SystemExit("a promise did not hold: see above")
 
