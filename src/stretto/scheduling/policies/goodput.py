@@ -21,7 +21,11 @@ class Tuning:
     offset_s: float = 600.0
     q: float = 1.0
     horizon_s: float = 600.0
-    attained: str = "slots"  # slots | work
+    change: str = "life"
+    exact: bool = True
+    first: float = 900.0
+    step: float = 4.0
+    top: int = 3
 
 
 def goodput(jobs: Sequence[Job], nodes: Sequence[Node], now: Allocation, time_s: float, *, tuning: Tuning = Tuning()) -> Allocation:
@@ -49,19 +53,29 @@ def _value(jobs: Sequence[Job], table: Options, kept: dict[str, Placement], held
     if t.mode == "rank":
         order = np.argsort(np.argsort(-base, kind="stable"), kind="stable") + 1.0
         weight = (order / len(jobs)) ** t.alpha
+    elif t.mode == "rank2":
+        arrival = np.array([job.arrival_s for job in jobs])
+        known = np.isfinite(seconds)
+        bucket = np.clip(np.floor(np.log(np.maximum(attained, 1) / t.first) / np.log(t.step)), -1, t.top)
+        key = np.where(known, seconds, t.first * t.step ** (bucket + 1))
+        order = np.lexsort((-arrival, -key))
+        rank = np.empty(len(jobs)); rank[order] = np.arange(len(jobs)) + 1.0
+        weight = rank ** t.alpha
     else:
         weight = (base + t.offset_s) ** -t.alpha
     s = table.speed
-    if t.q == 1.0:
-        u = s
-    elif t.q == 0.0:
-        u = np.where(s > 0, 3 + np.log(np.maximum(s, 1e-9)), 0)
-    else:
-        u = np.where(s > 0, (np.maximum(s, 1e-9) ** t.q - 1) / t.q + 2, 0)
     change = table.size[None, :] != held[:, None]
-    horizon = np.array([t.horizon_s if np.isnan(sec) else min(max(sec / max(h, 1), 1.0), t.horizon_s) for sec, h in zip(seconds, held)])
+    age = np.array([max(time_s - job.arrival_s, 0.0) for job in jobs])
+    restarts = np.array([job.restarts for job in jobs])
     pause = np.array([job.pause_s for job in jobs])
-    factor = np.maximum(1 - pause / np.maximum(horizon, pause), 0.05)
+    if t.change == "life":
+        factor = np.maximum(age - restarts * pause, 0.0) / (age + pause)
+    else:
+        factor = np.maximum(1 - pause / t.horizon_s, 0.05) * np.ones(len(jobs))
     factor = np.where(held > 0, factor, 1.0)
-    u = np.where(change, u * factor[:, None], u)
+    work = np.where(np.isfinite(seconds), seconds, np.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        net = np.where(np.isfinite(work)[:, None], work[:, None] / (pause[:, None] + work[:, None] / np.maximum(s, 1e-9)), s)
+    eff = np.where(change, (net if t.exact else s) * factor[:, None], s)
+    u = np.maximum(eff, 0.0) ** t.q
     return np.where(s > 0, u * weight[:, None], -np.inf)

@@ -120,6 +120,7 @@ class SimJob:
         before = self.placement
         self.placement = placement
         self._basis = None
+        self.changed_s = time_s
         if not placement:
             self.local_batch = self.accumulation = 0
             self.pause_left_s = self.waiting_left_s = 0.0
@@ -127,7 +128,6 @@ class SimJob:
         same_kind = kind == self.kind
         self.kind = kind
         self.changes += 1
-        self.changed_s = time_s
         if self.start_s is None:
             self.start_s = time_s
         self.waiting_left_s, self.pause_left_s = costs.cost(before if same_kind else (), placement)
