@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +147,31 @@ def gone(pid: int) -> bool:
         return True
 
 
+@contextlib.contextmanager
+def launcher(folder: Path) -> Iterator[Callable[..., Launched]]:
+    """Starts runs in a folder, and kills what is left of them."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(
+        text: str, *options: str, name: str = "job", args: tuple[str, ...] = (), env: dict[str, str] | None = None
+    ) -> Launched:
+        path = folder / f"{name}.py"
+        path.write_text(text)
+        runs = folder / "runs"
+        runs.mkdir(exist_ok=True)
+        with open(runs / f"{name}.out", "w") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "stretto.cli.main", "run", "--runs", str(runs), "--name", name, "--no-tensorboard",
+                 *options, str(path), *args],
+                cwd=folder, env=environment(env), stdout=out, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+            )
+        started.append(process)
+        return Launched(process, RunFolder(runs / name))
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            if process.poll() is None:
+                os.kill(process.pid, signal.SIGKILL)
+                process.wait()
