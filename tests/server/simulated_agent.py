@@ -49,7 +49,7 @@ class Run:
                     raise ValueError(f"{workers} workers: allowed are {self.least} to {self.most}")
                 self.wanted = workers
                 return {}
-            case "stop":
+            case "stop" | "drain":
                 self.stop = "now" if request.get("now") else "graceful"
                 return {}
             case verb:
@@ -130,6 +130,8 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, argparse.Namespace]
     options.add_argument("--name", required=True)
     options.add_argument("--workers", required=True)
     options.add_argument("--start", type=int, default=1)
+    options.add_argument("--checkpoint")
+    options.add_argument("--checkpoint-every")
     options.add_argument("script")
     options.add_argument("rest", nargs=argparse.REMAINDER)
     found = options.parse_args(arguments)

@@ -17,6 +17,7 @@ from stretto.server import journal
 from stretto.server.admit import Claim, admit
 from stretto.server.ending import ending
 from stretto.server.explain import explain
+from stretto.server.fitting import fit
 from stretto.server.guards import cooling, guard, near_end
 from stretto.server.known import Known
 from stretto.server.models import JobState
@@ -30,8 +31,7 @@ SPEC = JobSpec.model_validate({"name": "digits", "run": ["python", "train.py"], 
 
 
 def record(**more: object) -> Record:
-    return replace(Record("j-aaaaaaaaaaaa", "default", SPEC, JobState.RUNNING, 100.0, life=1, run="r"),
-        **more)  # type: ignore[arg-type]
+    return replace(Record("j-aaaaaaaaaaaa", "default", SPEC, JobState.RUNNING, 100.0, life=1, run="r"), **more)  # type: ignore[arg-type]
 
 
 claims = st.lists(
@@ -346,3 +346,32 @@ def test_of_many_steps_in_one_look_the_first_and_the_last_are_points() -> None:
     reading = journal.read(record(), Known(), [commit(step, first=10 * step) for step in range(1000)])
     assert len(reading.points) <= 8
     assert (reading.points[0].step, reading.points[-1].step) == (0, 999)
+
+
+# -- changed limits ------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_over_its_new_limit_is_cut_and_one_under_it_grows_into_free_slots() -> None:
+    jobs = [Job("a", 0.0, least=1, most=1), Job("b", 0.0, least=3, most=3), Job("c", 0.0, least=9, most=9)]
+    nodes = [Node("n0", 4), Node("n1", 2)]
+    places = {"a": (("n0", 3),), "b": (("n0", 1),), "c": (("n1", 1),)}
+    after = fit(jobs, nodes, places)
+    assert after == {"a": (("n0", 1),), "b": (("n0", 3),), "c": (("n1", 1),)}, "c cannot be had: it stays as it is"
+
+
+jobs_and_places = st.lists(
+    st.tuples(st.integers(1, 4), st.integers(0, 3), st.integers(0, 4), st.sampled_from(["n0", "n1"])), max_size=5
+)
+
+
+@given(jobs_and_places)
+def test_fitting_never_takes_more_slots_than_there_are(found: list[tuple[int, int, int, str]]) -> None:
+    nodes = [Node("n0", 6), Node("n1", 6)]
+    jobs = [Job(str(place), 0.0, least=least, most=least + more) for place, (least, more, _, _) in enumerate(found)]
+    places = {str(place): ((node, count),) for place, (_, _, count, node) in enumerate(found) if count}
+    before = {node.name: sum(count for placed in places.values() for name, count in placed if name == node.name) for node in nodes}
+    after = fit(jobs, nodes, places)
+    for node in nodes:
+        used = sum(count for placed in after.values() for name, count in placed if name == node.name)
+        assert used <= max(node.slots, before[node.name])
+    assert set(after) == set(places)

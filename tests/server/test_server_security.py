@@ -36,7 +36,7 @@ BODIES = {
     "PATCH /v1/jobs/{job}": {"priority": 1},
     "PATCH /v1/nodes/{name}": {"cordoned": False},
     "PUT /v1/policies/active": {"name": "fifo"},
-    "POST /v1/policies/what-if": {"policy": "fifo"},
+    "POST /v1/policies/what-if": {"policy": "nothing"},
     "POST /v1/tokens": {"name": "x", "scope": "viewer"},
 }
 

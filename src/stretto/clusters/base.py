@@ -121,6 +121,10 @@ class Cluster(Protocol):
         """Paths of the logs of a run by source: `console`, `worker-0`, …"""
         ...
 
+    def resumable(self, job: str) -> bool:
+        """Whether a job has a checkpoint that its next life can go on from."""
+        ...
+
     async def forget(self, job: str, runs: Sequence[str]) -> None:
         """Removes what an ended job has left."""
         ...

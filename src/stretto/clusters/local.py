@@ -21,6 +21,9 @@ from stretto.clusters.control import Denied, Unreachable, ask
 from stretto.clusters.life import GRACE_S, Life, mark
 from stretto.clusters.slots import Held, assign, cores
 from stretto.clusters.tail import Tail
+from stretto.core.errors import StrettoError
+from stretto.train.checkpoint.catalog import entries
+from stretto.train.checkpoint.vault import open_vault
 
 LOOK_S = 0.25
 MANY = 16
@@ -29,6 +32,9 @@ LOOK_MANY_S = 0.5
 STOP_AGAIN_S = 5.0
 KILL_AFTER_S = GRACE_S + 10.0
 """After the agent's own grace and the keeper's: whoever is still there is killed."""
+
+CHECKPOINT_EVERY = "30s"
+"""What a job of the server loses at most when all of its processes are lost at once."""
 
 STRETTO = (sys.executable, "-c", "from stretto.cli.main import main; main()")
 
@@ -112,11 +118,15 @@ class LocalCluster:
         flags += ["--workers", f"{one.least}:{one.most}", "--start", str(max(one.least, min(one.most, one.workers)))]
         if one.resume:
             return [*run, one.run or one.job, "--runs", str(self.home / "runs"), *flags[4:]]
+        flags += ["--checkpoint", str(self._checkpoints(one.job)), "--checkpoint-every", CHECKPOINT_EVERY]
         if one.work.elastic:
             return [*run, *flags, *one.work.script]
         if one.work.command:
             return list(one.work.command)
         return [os.environ.get("SHELL") or "/bin/sh", "-c", _prelude([*run, *flags]) + one.work.shell]
+
+    def _checkpoints(self, job: str) -> Path:
+        return self.home / "jobs" / job / "checkpoints"
 
     # -- looking -------------------------------------------------------------------------------------------------
 
@@ -201,7 +211,10 @@ class LocalCluster:
         again = stop in life.stop_sent
         life.stop_sent[stop] = now
         try:
-            await ask(life.run, "stop", now=stop is Stop.NOW)
+            if stop is Stop.GRACEFUL:
+                await ask(life.run, "drain")
+            else:
+                await ask(life.run, "stop", now=True)
         except (Unreachable, Denied):
             # No agent to ask: a plain command, or one that has not opened its port yet. The keeper passes a signal on.
             life.signal()
@@ -221,6 +234,12 @@ class LocalCluster:
         if logs.is_dir():
             found.update({path.stem: str(path) for path in sorted(logs.glob("*.log"))[:4096]})
         return found
+
+    def resumable(self, job: str) -> bool:
+        try:
+            return any(entry.complete and not entry.final for entry in entries(open_vault(str(self._checkpoints(job)))))
+        except (StrettoError, OSError):
+            return False
 
     async def forget(self, job: str, runs: Sequence[str]) -> None:
         for path in [self.home / "jobs" / job, *(self.home / "runs" / run for run in runs)]:

@@ -51,7 +51,6 @@ class Conductor:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     triggers: list[str] = field(default_factory=list)
     watching: bool = False
-    resumable: Callable[[Record], bool] = lambda record: False
     _granted: dict[str, int] = field(default_factory=dict)
     _begun: set[tuple[str, int]] = field(default_factory=set)
     _lingering: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -108,10 +107,10 @@ class Conductor:
             most=record.spec.elastic.max,
             nodes=_cut(record.nodes, granted),
             run=record.run,
-            resume=record.life > 1 and known.life < record.life and self.resumable(record),
+            resume=record.resume,
             env=record.spec.envs,
             workdir=record.spec.workdir,
-            offset=known.offset if known.life == record.life else 0,
+            offset=known.offset if known.run == record.run else 0,
             stop=stop,
         )
 
@@ -145,7 +144,7 @@ class Conductor:
         known = self.book.known[record.id]
         match sighting.kind:
             case Seen.STARTED | Seen.ADOPTED:
-                known.renew(life=record.life)
+                known.renew(life=record.life, run=record.run)
                 await self._write(record, _begun(record, sighting))
                 return False
             case Seen.LINES:
@@ -158,7 +157,7 @@ class Conductor:
                 return False
 
     async def _lines(self, record: Record, known: Known, sighting: Sighting) -> bool:
-        known.renew(life=record.life)
+        known.renew(life=record.life, run=record.run)
         reading = journal.read(record, known, sighting.lines)
         known.offset = sighting.offset
         self.book.buffered.setdefault(record.id, []).extend(reading.points)
@@ -183,7 +182,7 @@ class Conductor:
             self._limits[record.id] = now
 
     async def _gone(self, record: Record, known: Known, sighting: Sighting) -> bool:
-        draft = ending(record, known, sighting, resumable=self.resumable(record))
+        draft = ending(record, known, sighting, resumable=self.cluster.resumable(record.id))
         if await self._write(record, [draft]):
             self._granted.pop(record.id, None)
             self.alarms.down(f"job {record.id}")

@@ -16,10 +16,11 @@ from stretto.core.errors import PolicyError
 from stretto.scheduling.words import Node, Placement, size
 from stretto.server.conductor import Conductor
 from stretto.server.ending import next_run
+from stretto.server.fitting import fit
 from stretto.server.guards import Guarded, guard
 from stretto.server.ledger import Ledger
 from stretto.server.models import ACTIVE, JobState
-from stretto.server.policies import Answer, Runner, Snapshot
+from stretto.server.policies import Runner, Snapshot
 from stretto.server.snapshot import SCHEDULED, job_view, measured, nodes_view, places_view, without_held
 from stretto.server.state import Conflict, Draft, Record
 from stretto.server.storage import StorageDown
@@ -85,11 +86,13 @@ class Decider:
         known = conductor.book.known
         quota = conductor.settings.quota
         seen = {record.id: found for record in records if (found := measured(known[record.id])) is not None}
+        jobs = [job_view(record, known[record.id], quota=quota) for record in records]
+        usable = without_held(nodes, leaving)
         return Snapshot(
             policy=self.policy,
-            jobs=[job_view(record, known[record.id], quota=quota) for record in records],
-            nodes=without_held(nodes, leaving),
-            places=_on(places_view(records), nodes),
+            jobs=jobs,
+            nodes=usable,
+            places=fit(jobs, usable, _on(places_view(records), nodes)),
             time_s=time.time(),
             measured=seen,
         )
@@ -122,7 +125,7 @@ class Decider:
             return None
         data: dict[str, Any] = {"nodes": nodes, "workers": workers, "before": record.wanted, "reason": reason}
         if record.state is JobState.QUEUED:
-            resumable = record.life > 0 and self.conductor.resumable(record)
+            resumable = record.life > 0 and self.conductor.cluster.resumable(record.id)
             data["run"] = record.run if resumable else next_run(record)
         words = f"{record.wanted} → {workers} workers" if record.wanted else f"gets {workers} worker{'' if workers == 1 else 's'}"
         return Draft("allocated", f"{words}: {reason}" if reason else words, data)
@@ -182,7 +185,3 @@ def _on(places: Mapping[str, Placement], nodes: Sequence[Node]) -> dict[str, Pla
     """Placements without nodes that are gone or cordoned: a policy has to move who was there."""
     names = {node.name for node in nodes}
     return {job: kept for job, placement in places.items() if (kept := tuple(one for one in placement if one[0] in names))}
-
-
-def unchanged(snapshot: Snapshot, answer: Answer, job: str) -> bool:
-    return dict(snapshot.places.get(job, ())) == dict(answer.places.get(job, ()))

@@ -36,6 +36,7 @@ class Known:
     """Mutable on purpose: there is one for each running job, and it changes with every committed step."""
 
     life: int = 0
+    run: str = ""
     offset: int = 0
     """Bytes of the journal that are in here."""
     step: int = 0
@@ -69,11 +70,11 @@ class Known:
         known.spark.extend(document.get("spark", ()))
         return known
 
-    def renew(self, *, life: int, resumed: bool = False) -> None:
+    def renew(self, *, life: int, run: str) -> None:
         """Another life: its journal is read from the beginning, unless it goes on in the old one. Speeds stay known."""
         if life != self.life:
-            self.offset = self.offset if resumed else 0
-            self.life, self.workers, self.end = life, 0, None
+            self.offset = self.offset if run == self.run else 0
+            self.life, self.run, self.workers, self.end = life, run, 0, None
             self.edges.clear()
 
     def progress(self, *, steps: int | None) -> Progress:

@@ -133,7 +133,8 @@ def _possible(snapshot: Snapshot, places: Mapping[str, Placement]) -> None:
         workers = size(placement)
         if name not in jobs or any(node not in free or count < 1 for node, count in placement):
             raise PolicyError(f"policy '{snapshot.policy}' names a job or node that there is not: {name} {placement}")
-        if workers and not jobs[name].least <= workers <= jobs[name].most:
+        kept = workers == size(snapshot.places.get(name, ()))
+        if workers and not kept and not jobs[name].least <= workers <= jobs[name].most:
             bounds = f"{jobs[name].least} to {jobs[name].most}"
             raise PolicyError(f"policy '{snapshot.policy}' gives {workers} workers to {name}, allowed are {bounds}")
         for node, count in placement:

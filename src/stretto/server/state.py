@@ -54,6 +54,8 @@ class Record:
     """How often its processes were started; the name of the folder of the present ones."""
     run: str = ""
     """The name of the present life's run folder."""
+    resume: bool = False
+    """This life goes on from the last checkpoint of that run."""
     restarts: int = 0
     resizes: int = 0
     pause_ms: float = 0.0
@@ -111,6 +113,7 @@ def _allocated(record: Record, data: dict[str, Any], t: float) -> Record:
     after = replace(record, wanted=sum(nodes.values()), nodes=nodes, reason=str(data.get("reason", "")), changed_at=t)
     if record.state is JobState.QUEUED:
         run = str(data.get("run") or record.id)
+        after = replace(after, resume=run == record.run)
         return replace(after, state=JobState.STARTING, life=record.life + 1, workers=0, paused_by=None, run=run)
     return after
 
@@ -176,6 +179,7 @@ def _restarting(record: Record, data: dict[str, Any], _t: float) -> Record:
         restarts=record.restarts + 1,
         workers=0,
         run=str(data["run"]),
+        resume=str(data["run"]) == record.run,
     )
 
 

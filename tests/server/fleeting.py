@@ -1,0 +1,77 @@
+"""A server whose jobs are over in a moment without a process being started: hostile requests must not run hostile commands.
+
+fleeting.py HOME   prints [url, token]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+
+import uvicorn
+
+from stretto.clusters.base import Assignment, NodeInfo, Seen, Sighting
+from stretto.server import app
+from stretto.server.running import _listen, address, login
+from stretto.server.settings import Settings
+
+
+class Fleeting:
+    name = "fleeting"
+
+    def __init__(self) -> None:
+        self.seen: dict[tuple[str, int], float] = {}
+        self.wanted: dict[tuple[str, int], Assignment] = {}
+        self.closed = False
+
+    def nodes(self) -> Sequence[NodeInfo]:
+        return (NodeInfo("node0", 4),)
+
+    async def apply(self, wanted: Sequence[Assignment]) -> None:
+        self.wanted = {(one.job, one.life): one for one in wanted}
+
+    async def watch(self) -> AsyncIterator[Sequence[Sighting]]:
+        while not self.closed:
+            await asyncio.sleep(0.05)
+            found: list[Sighting] = []
+            for key, one in list(self.wanted.items()):
+                if key not in self.seen:
+                    self.seen[key] = 0.0
+                    line = {"kind": "switch", "t": 1.0, "step": 0, "workers": one.workers, "cause": "start", "pause_ms": 1.0}
+                    found += [Sighting(Seen.STARTED, *key), Sighting(Seen.LINES, *key, lines=[line], offset=10)]
+                elif one.stop is not None or self.seen[key] > 20:
+                    found.append(Sighting(Seen.GONE, *key, code=0))
+                    del self.wanted[key]
+                self.seen[key] += 1
+            if found:
+                yield found
+
+    def log(self, job: str, life: int, run: str) -> Mapping[str, str]:
+        return {"console": __file__}
+
+    def resumable(self, job: str) -> bool:
+        return False
+
+    async def forget(self, job: str, runs: Sequence[str]) -> None:
+        return
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def main() -> None:
+    settings = Settings(home=Path(sys.argv[1]), port=0, policy="fifo", interval_s=1.0, rate=1e6, most_jobs=2000)
+    server = app.build(settings, cluster=Fleeting())
+    listening = _listen(settings)
+    port = listening.getsockname()[1]
+    token = login(server, port=port)
+    print(json.dumps([address(settings, port), token]), flush=True)
+    config = uvicorn.Config(app.create_app(server, port=port), log_level="warning", access_log=False, server_header=False)
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+if __name__ == "__main__":
+    main()
