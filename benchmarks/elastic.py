@@ -7,6 +7,7 @@ when the change is done and some steps have followed; the pause is the longer on
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,6 +18,8 @@ from pathlib import Path
 from benchmarks.process import BIN, PYTHON, children, finish, free_port, launch, wait_for
 from benchmarks.trail import Mark, pause_s, read, step_s
 
+LIMIT_S = 180.0
+"""A change that takes longer than this is a failure of the benchmark."""
 STEPS = 30
 """How many steps have to follow a change before the window is closed."""
 
@@ -26,9 +29,10 @@ class Elastic(ABC):
 
     name = ""
 
-    def __init__(self, folder: Path, workload: str) -> None:
+    def __init__(self, folder: Path, workload: str, *, steps: int = STEPS) -> None:
         self.folder = folder
         self.workload = workload
+        self.steps = steps
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Elastic:
@@ -59,14 +63,14 @@ class Elastic(ABC):
         return [read(self.folder / f"trail-{node}") for node in ("a", "b")]
 
     def settled(self, moment: float, *, world: int) -> bool:
-        return all(sum(mark.at > moment and mark.world == world for mark in marks) >= STEPS for marks in self.trails())
+        return all(sum(mark.at > moment and mark.world == world for mark in marks) >= self.steps for marks in self.trails())
 
     def settle(self, moment: float, *, world: int, what: str) -> None:
-        wait_for(lambda: self.settled(moment, world=world), what=f"{self.name}: {what}")
+        wait_for(lambda: self.settled(moment, world=world), what=f"{self.name}: {what}", limit_s=LIMIT_S)
 
     def measure(self, since: float, *, world: int, what: str) -> float:
         """Waits for the change and gives the survivors' longest pause since then."""
-        usual_s = max(step_s([mark for mark in marks if mark.at <= since][-STEPS:]) for marks in self.trails())
+        usual_s = max(step_s([mark for mark in marks if mark.at <= since][-self.steps :]) for marks in self.trails())
         self.settle(since, world=world, what=what)
         now = time.monotonic()
         return max(pause_s(marks, since=since, until=now, usual_s=usual_s) for marks in self.trails())
@@ -161,3 +165,70 @@ class Torchft(Elastic):
         pause = self.measure(since, world=2, what="a freeze")
         self.processes["c"].kill()
         return pause
+
+
+class Stretto(Elastic):
+    """One agent on this machine, for a job of two workers and a third; `base=1` for one and a second."""
+
+    name = "stretto"
+
+    def __init__(self, folder: Path, workload: str, *, base: int = 2, steps: int = STEPS) -> None:
+        super().__init__(folder, workload, steps=steps)
+        self.base = base
+        self.stayed: list[int] = []
+
+    def start(self) -> None:
+        self.processes["agent"] = launch(
+            [BIN / "stretto", "run", "--quiet", "--workers", f"1:{self.base + 1}", "--start", str(self.base),
+             "--runs", self.folder / "runs", "--name", "bench", "--max-restarts", "20",
+             "benchmarks/scripts/rescale_stretto.py", self.folder, self.workload], log=self.folder / "agent.log")
+        wait_for(lambda: len(self._pids()) == self.base, what="stretto: its first workers", limit_s=LIMIT_S)
+        self.stayed = self._pids()
+        self.settle(0, world=self.base, what="the first steps")
+
+    def _pids(self) -> list[int]:
+        """All workers that there ever were, the youngest last."""
+        paths = sorted(self.folder.glob("trail-*"), key=lambda path: path.stat().st_ctime)
+        return [int(path.name.split("-")[1]) for path in paths]
+
+    def trails(self) -> list[list[Mark]]:
+        return [read(self.folder / f"trail-{pid}") for pid in self.stayed]
+
+    def third(self) -> int:
+        """The process of the worker that is not one of the first."""
+        now = [pid for pid in self._pids() if pid not in self.stayed and Path(f"/proc/{pid}").exists()]
+        return now[-1]
+
+    def scale(self, workers: int) -> None:
+        subprocess.run([BIN / "stretto", "scale", "bench", str(workers), "--runs", self.folder / "runs"], check=True,
+                       capture_output=True, timeout=60)
+
+    def join(self) -> float:
+        since = time.monotonic()
+        self.scale(self.base + 1)
+        return self.measure(since, world=self.base + 1, what="a join")
+
+    def leave(self) -> float:
+        since = time.monotonic()
+        self.scale(self.base)
+        return self.measure(since, world=self.base, what="a leave")
+
+    def kill(self) -> float:
+        """The agent starts another worker at once: the window ends when that one has joined, so its join counts too."""
+        return self._hit(signal.SIGKILL)
+
+    def freeze(self) -> float | None:
+        return self._hit(signal.SIGSTOP)
+
+    def _hit(self, number: signal.Signals) -> float:
+        victim, since = self.third(), time.monotonic()
+        os.kill(victim, number)
+        wait_for(lambda: any(mark.at > since and mark.world == self.base for marks in self.trails() for mark in marks),
+                 what=f"stretto: a roster without the worker that got {number.name}", limit_s=LIMIT_S)
+        return self.measure(since, world=self.base + 1, what=f"a new worker after {number.name}")
+
+    def last_switch_ms(self) -> float:
+        """The last pause that the job itself recorded."""
+        lines = (self.folder / "runs" / "bench" / "journal.jsonl").read_text().split("\n")[:-1]
+        switches = [entry for entry in map(json.loads, lines) if entry["kind"] == "switch"]
+        return float(switches[-1]["pause_ms"])
