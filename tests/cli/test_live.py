@@ -197,9 +197,10 @@ def test_a_full_disk_costs_the_record_and_not_the_training(launch: Launch) -> No
 
 
 def test_json_is_one_document_a_line(launch: Launch) -> None:
-    run = launch(script(epochs=2), "--workers", "1", "--json")
+    run = launch(script("import atexit; atexit.register(print, 'exit handlers run')", epochs=2), "--workers", "1", "--json")
     assert run.end() == 0, run.output()
     documents = [json.loads(line) for line in run.output().splitlines()]
+    assert any(one.get("line") == "exit handlers run" for one in documents)
     kinds = {one["kind"] for one in documents}
     assert {"start", "loader", "roster", "switch", "commit", "epoch", "output", "end"} <= kinds
     assert documents[-1]["state"] == "finished"

@@ -288,6 +288,15 @@ class Supervisor:
         self.recorder.event("finished", worker=worker.name)
         self.council.tell(worker.status)
         self._see_whether_over()
+        self._spawn(self._see_out(worker))
+
+    async def _see_out(self, worker: Worker) -> None:
+        """A script that has ended may still have threads and exit handlers; they are not waited for without end."""
+        await asyncio.sleep(self.options.grace_s)
+        if not worker.dead:
+            self.recorder.event("warning", f"its script ended {self.options.grace_s:g} s ago (--grace), its process does not: "
+                                           "it is killed", worker=worker.name)
+            self.forks.kill(worker.pid)
 
     def _left(self, worker: Worker, fields: dict[str, Any]) -> None:
         worker.left = True

@@ -8,6 +8,7 @@ killed itself, the kernel kills the workers (`PR_SET_PDEATHSIG`).
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -18,6 +19,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,6 +63,7 @@ class _Server:
         self.channel = channel
         self.script = script
         self.argv = argv
+        self.pid = os.getpid()
         self.workers: set[int] = set()
         self._wake, self._wake_in = os.pipe()
         for fd in (self._wake, self._wake_in):
@@ -117,7 +120,9 @@ class _Server:
             self.channel.close()
             os.close(self._wake)
             os.close(self._wake_in)
-            code = _live(request, fds, script=self.script, argv=self.argv)
+            code = _live(request, fds, server=self.pid, script=self.script, argv=self.argv)
+            if code == 0:
+                _leave()
         except BaseException as error:  # whatever it is, a worker must not go on as a second fork server
             _complain(f"stretto: the worker could not be started: {type(error).__name__}: {error}\n")
         finally:
@@ -172,12 +177,11 @@ def _warm() -> list[str]:
     return missing
 
 
-def _live(request: dict[str, Any], fds: list[int], *, script: str, argv: list[str]) -> int:
+def _live(request: dict[str, Any], fds: list[int], *, server: int, script: str, argv: list[str]) -> int:
     """The life of a worker: its own group, its descriptors, its environment, the script."""
     os.setpgid(0, 0)
-    server = os.getppid()
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if server == 1 or os.getppid() != server:
+    if os.getppid() != server:
         os._exit(70)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     link, beat, out, err = fds
@@ -193,6 +197,12 @@ def _live(request: dict[str, Any], fds: list[int], *, script: str, argv: list[st
     from stretto.train.worker import run_script
 
     return run_script(script, argv)
+
+
+def _leave() -> None:
+    """What an interpreter does at its end, for scripts that count on it: threads are joined, exit handlers run."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
 
 
 def _set_threads(threads: int) -> None:
