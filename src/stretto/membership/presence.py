@@ -1,4 +1,5 @@
-"""An agent's presence in the store: its lease, the records that hang on it, and the fence when it can no longer be renewed.
+"""An agent's presence in the store: its lease, the records that hang on it, and the fence when it can no longer be
+renewed.
 
 Records are kept level by level, not message by message: the agent says what shall be there, and it is written until it
 is. Every transaction writes the agent's own record too and is guarded by the revision that this had, so a request that
@@ -18,6 +19,9 @@ from stretto.membership.timing import Fence, Timing
 
 BATCH = 100
 """Records in one transaction; etcd allows 128 operations in one."""
+
+UNKNOWN = "unknown"
+"""Stands for what may or may not be in the store; no document reads like this."""
 
 
 class Presence:
@@ -135,7 +139,7 @@ class Presence:
                 self._written.pop(key, None)
 
     async def _look(self) -> None:
-        """What became of writes that were not answered: it need not be known, they are all made again."""
+        """What became of writes that were not answered need not be known: everything is written, or deleted, again."""
         entries, _ = await self._store.read(self._anchor)
         self._revision = next((entry.revision for entry in entries if entry.key == self._anchor), 0)
-        self._written.clear()
+        self._written = dict.fromkeys(self._wanted, UNKNOWN)

@@ -86,8 +86,7 @@ class SimAgent:
         """A message on the worker's link; it may be overtaken by others, and some come twice."""
         if not self.alive:
             return
-        for _ in range(2 if self._world.random.random() < self._world.doubled else 1):
-            lag = self._world.random.random() * self._world.link_s
+        for lag in self._world.lags():
             self._world.loop.call_later(lag, self._note, worker.name, facts)
 
     def measured(self, worker: SimWorker, speed: float) -> None:
@@ -135,8 +134,8 @@ class SimAgent:
 
     def _tell(self, worker: SimWorker, call: Any, fact: Any) -> None:
         world = self._world
-        for _ in range(2 if world.random.random() < world.doubled else 1):
-            world.loop.call_later(world.random.random() * world.link_s, worker.unless_done, call, fact)
+        for lag in world.lags():
+            world.loop.call_later(lag, worker.unless_done, call, fact)
 
     def _forget(self, entries: keys.Entries) -> None:
         """Records of the gone that the leader has deleted are not written again."""

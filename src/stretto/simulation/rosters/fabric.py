@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from stretto.simulation.rosters.worker import SimWorker
 
 BUILD_S = 1.2
-EXCHANGE_S = 1.5
+EXCHANGE_S = 4.0
 """After these a build or an exchange has failed on whoever still waits."""
 
 
@@ -73,7 +73,10 @@ class Fabric:
     def contribute(self, worker: SimWorker, number: int, part: Part) -> None:
         """A member comes to the exchange of its tick."""
         group = self.groups[number]
-        exchange = group.exchanges.setdefault(part.tick, Exchange())
+        exchange = group.exchanges.get(part.tick)
+        if exchange is None:
+            exchange = group.exchanges[part.tick] = Exchange()
+            self.loop.call_later(EXCHANGE_S, self._time_out, group, part.tick)
         exchange.parts[worker.name] = part
         now = self.loop.time()
         for name, other in group.builders.items():
@@ -85,7 +88,13 @@ class Fabric:
             if name in exchange.parts and len(there) == len(group.roster.members):
                 receiver = group.builders[name]
                 self.loop.call_at(max(there.values()), receiver.unless_done, receiver.complete, number, part.tick)
-        self.loop.call_later(EXCHANGE_S, worker.unless_done, worker.exchange_failed, number, part.tick)
+
+    @staticmethod
+    def _time_out(group: Group, tick: int) -> None:
+        """Whoever has come and still waits gives up."""
+        for name in group.exchanges[tick].parts:
+            waiting = group.builders[name]
+            waiting.unless_done(waiting.exchange_failed, group.roster.number, tick)
 
     def send_state(self, worker: SimWorker, number: int, *, tick: int, state: int) -> None:
         """A holder gives the newcomers its segments."""

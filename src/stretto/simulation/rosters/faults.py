@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from stretto.core.roster import Roster
 from stretto.membership import keys
 from stretto.simulation.rosters.network import STORE
+from stretto.simulation.rosters.worker import SimWorker
 from stretto.simulation.rosters.world import World
 
 Pairs = list[tuple[str, str]]
@@ -171,7 +173,60 @@ def _outage(world: World) -> None:
             world.loop.call_later(step * 0.25, world.depot.prolong)
 
 
+def _kill_unequal(world: World) -> None:
+    """A member dies just when some have finished an exchange and others have not."""
+
+    def trap(worker: SimWorker, roster: Roster) -> None:
+        members = [other for other in world.processes if other.name in roster.workers]
+        behind = [other for other in members if other.seat.tick != worker.seat.tick]
+        if behind:
+            world.random.choice((*behind, worker)).die()
+
+    world.observer.on_commit.append(trap)
+
+
+def _kill_joining(world: World) -> None:
+    """A newcomer dies anywhere between its plan and its first step."""
+
+    def trap(roster: Roster) -> bool:
+        if roster.joined and roster.base:
+            victim = world.observer.workers[world.random.choice(roster.joined)]
+            world.loop.call_later(world.random.uniform(0.0, 0.5), victim.die)
+        return bool(roster.joined and roster.base)
+
+    world.observer.on_publish.append(trap)
+
+
+def _isolate(world: World, hosts: set[str]) -> None:
+    """These hosts see each other and nobody else, for longer than it takes to fence them."""
+    others = [agent.name for agent in world.agents if agent.name not in hosts] + [STORE]
+    pairs = [pair for host in sorted(hosts) for other in others for pair in ((host, other), (other, host))]
+    _cut(world, pairs, world.timing.fence_s + world.random.uniform(0.5, 4.0))
+
+
+def _isolate_members(world: World) -> None:
+    """All who have the state are cut off together."""
+    roster = keys.roster(world.entries)
+    if roster is not None:
+        _isolate(world, {member.agent for member in roster.members})
+
+
+def _isolate_stayers(world: World) -> None:
+    """Those whom a plan keeps are cut off just when those whom it lets go could still stop it."""
+
+    def trap(roster: Roster) -> bool:
+        if roster.left:
+            hosts = {member.agent for member in roster.members}
+            world.loop.call_later(world.random.uniform(0.0, 0.5), _isolate, world, hosts)
+        return bool(roster.left)
+
+    world.observer.on_publish.append(trap)
+    world.write(keys.WANTED, {"workers": world.least})
+
+
 ORDERLY = (_scale, _scale, _kill_newcomer, _straggle, _depose)
-HOST = (_scale, _scale, _kill, _kill, _kill_several, _kill_newcomer, _freeze, _glitch, _straggle, _depose)
-HOSTS = (*HOST, _drain, _kill_agent, _kill_host, _cut_from_store, _cut_from_store, _flap, _split, _split, _outage)
+HOST = (_scale, _scale, _kill, _kill_unequal, _kill_several, _kill_newcomer, _kill_joining, _freeze, _glitch, _straggle,
+        _depose)
+HOSTS = (*HOST, _drain, _kill_agent, _kill_host, _cut_from_store, _cut_from_store, _flap, _split, _split, _outage,
+         _isolate_members, _isolate_stayers)
 KINDS: dict[str, tuple[Callable[[World], None], ...]] = {"orderly": ORDERLY, "host": HOST, "hosts": HOSTS}

@@ -54,6 +54,9 @@ class Observer:
     top: int = 0
     """The highest tick that anybody has reached in this life."""
     outcome: str = ""
+    on_commit: list[Callable[[SimWorker, Roster], None]] = field(default_factory=list)
+    on_publish: list[Callable[[Roster], bool]] = field(default_factory=list)
+    """Traps: faults that wait for the worst moment. The first ones go off once; the others when they say so."""
     log: list[str] = field(default_factory=list)
     clock: Callable[[], float] = lambda: 0.0
     failure: BaseException | None = None
@@ -91,6 +94,9 @@ class Observer:
                 self.fail(f"{worker.name} goes on to tick {tick} in roster {number}, which is broken and was rescued at "
                           f"{last - 1}")
         self.top = max(self.top, tick)
+        traps, self.on_commit = self.on_commit, []
+        for trap in traps:
+            trap(worker, roster)
 
     def entered(self, worker: SimWorker, roster: Roster, *, tick: int) -> None:
         self.note(f"{worker.name} enters roster {roster.number} at tick {tick}")
@@ -99,6 +105,8 @@ class Observer:
             self.fail(f"{worker.name} enters roster {roster.number}, which does not have it")
         if worker.state != self.state_at(tick):
             self.fail(f"{worker.name} enters roster {roster.number} at tick {tick} with another state than the reference")
+        if len({self.workers[name].odd for name in roster.workers}) != 1:
+            self.fail(f"roster {roster.number} has workers that share different things")
         if tick % self.passes and not roster.rescue:
             self.fail(f"{worker.name} enters roster {roster.number} at tick {tick}, in the middle of a step")
 
@@ -141,6 +149,7 @@ class Observer:
             self._rescued(roster)
         elif roster.base and roster.base <= self.broken:
             self.fail(f"plan {roster.number} rests on roster {roster.base}, which is broken")
+        self.on_publish = [trap for trap in self.on_publish if not trap(roster)]
 
     def _rescued(self, rescue: Roster) -> None:
         assert rescue.tick is not None

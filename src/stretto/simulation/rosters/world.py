@@ -32,7 +32,7 @@ class World:
         self.passes = dice.choice((1, 1, 2, 3))
         self.most = dice.randint(2, min(self.slices, 6))
         self.least = dice.randint(1, min(2, self.most))
-        self.slice_s = dice.choice((0.01, 0.03)) * 8 / self.slices
+        self.slice_s = dice.choice((0.02, 0.05)) * 8 / self.slices
         self.link_s = dice.choice((0.0005, 0.02, 0.2))
         self.doubled = dice.choice((0.0, 0.1))
         self.restart_s = dice.choice((0.1, 1.0))
@@ -42,7 +42,7 @@ class World:
         self.duration_s = dice.uniform(4.0, 12.0)
         self.end: int | None = dice.randint(5, 60) * self.passes if dice.random() < 0.25 else None
         """The tick at which the script ends; None: when the faults are over and everybody has come together again."""
-        self.network = Network(dice, delay_s=dice.choice((0.001, 0.01, 0.05)), spike=dice.choice((0.0, 0.02)) * rough,
+        self.network = Network(dice, delay_s=dice.choice((0.001, 0.02, 0.2)), spike=dice.choice((0.0, 0.02)) * rough,
                                loss=dice.choice((0.0, 0.02)) * rough)
         self.observer = Observer(self.slices, self.passes, clock=loop.time)
         self.depot = Depot(loop, history=dice.choice((20, 10_000)), observer=self.observer)
@@ -78,6 +78,11 @@ class World:
         self.observer.workers[worker.name] = worker
         self.observer.note(f"{worker.name} starts on {agent.name}")
         return worker
+
+    def lags(self) -> list[float]:
+        """When a message between a worker and its agent arrives; some come a second time, much later."""
+        lag = self.random.random() * self.link_s
+        return [lag, lag + self.random.random() * 2.0] if self.random.random() < self.doubled else [lag]
 
     def start(self) -> tuple[int, int]:
         """Where a first roster begins: at the last checkpoint, or at the beginning."""

@@ -1,0 +1,116 @@
+"""Deliberate mistakes in the protocol. Each changes one line of the real code; the simulator has to notice every one
+of them.
+
+A mutant names a function, a piece of its source and what to put there. The piece must occur exactly once, so a mutant
+cannot outlive the code that it spoils.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import textwrap
+from dataclasses import dataclass
+from types import FunctionType, ModuleType
+from typing import Any
+
+import pytest
+
+MEMBERSHIP = "stretto.membership."
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    name: str
+    where: str
+    """`module:function` or `module:Class.method` in stretto.membership."""
+    old: str
+    new: str
+
+    def apply(self, patch: pytest.MonkeyPatch) -> None:
+        module_name, path = self.where.split(":")
+        module = importlib.import_module(MEMBERSHIP + module_name)
+        *owners, name = path.split(".")
+        owner: Any = getattr(module, owners[0]) if owners else module
+        found = inspect.getattr_static(owner, name)
+        original = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
+        spoiled = self._spoil(original, module)
+        if owners:
+            patch.setattr(owner, name, property(spoiled) if isinstance(found, property) else spoiled)
+            return
+        for other in list(sys.modules.values()):
+            if getattr(other, "__name__", "").startswith("stretto.") and getattr(other, name, None) is original:
+                patch.setattr(other, name, spoiled)
+
+    def _spoil(self, original: Any, module: ModuleType) -> FunctionType:
+        source = textwrap.dedent(inspect.getsource(original))
+        source = source[source.index("def ") if "async def " not in source else source.index("async def "):]
+        assert source.count(self.old) == 1, f"mutant {self.name!r}: {self.old!r} is not there exactly once:\n{source}"
+        space: dict[str, Any] = {}
+        code = compile("from __future__ import annotations\n" + source.replace(self.old, self.new), f"<{self.name}>", "exec")
+        exec(code, module.__dict__, space)
+        return space[original.__name__]
+
+
+MUTANTS = (
+    # The worker's side
+    Mutant("a stale roster is accepted", "seat:Seat.hear", "roster.number <= max(self.heard, self.halted)", "False"),
+    Mutant("a rescue at another tick is accepted", "seat:Seat.hear", "roster.tick != self.tick", "False"),
+    Mutant("the others' control words are ignored", "seat:Seat.exchanged", "all(one == offered for one in offers)", "True"),
+    Mutant("the plan heard last is taken for the one agreed on", "seat:Seat.exchanged", "self.agreed = self.offered",
+           "self.agreed = self.plan"),
+    Mutant("a tick is counted twice", "seat:Seat.exchanged", "self.tick += 1", "self.tick += 2 if offered else 1"),
+    Mutant("a plan is offered before its group stands", "seat:Seat.offer", "fits = built and", "fits ="),
+    Mutant("a plan on another base is offered", "seat:Seat.offer", "and plan.base == self.roster.number", ""),
+    Mutant("a halt is ignored", "seat:Seat.halt", "self.roster = None", "pass"),
+    Mutant("a late halt stops a newer roster", "seat:Seat.halt", "newest.number > number", "False"),
+    Mutant("an agreement outlives the switch", "seat:Seat.enter", "self.agreed = self.offered = None", "pass"),
+    # The leader's decisions
+    Mutant("a roster goes on without the witness", "protocol:_witnessed",
+           "any(worker in view.workers for worker in roster.workers) or _fenced(view, roster)", "True"),
+    Mutant("a job is given up while it may go on elsewhere", "protocol:_fenced",
+           "not any(member.worker not in view.workers and member.agent in view.unfenced for member in roster.members)", "True"),
+    Mutant("a rescue does not wait for everybody to stop", "protocol:_rescue", "status.halted < roster.number", "False"),
+    Mutant("a rescue goes back to the lowest tick", "protocol:_rescue", "top = max(", "top = min("),
+    Mutant("newcomers without state are rescued", "protocol:_rescue", "if status.training and status.tick == top]",
+           "if status.training and status.tick == top] + _ready(view)"),
+    Mutant("a rescue keeps the broken number", "protocol:_rescue", "Roster(roster.number + 1,", "Roster(roster.number,"),
+    Mutant("a plan is published on a plan that is not in effect", "protocol:decide", "if not _in_effect(view, roster):",
+           "if not _entered(view, roster):"),
+    Mutant("a superseding plan rests on the one that it replaces", "protocol:_supersede", "base=roster.base", "base=roster.number"),
+    Mutant("a plan without its dead newcomer is never made", "protocol:decide",
+           "if not _entered(view, roster) and _failed_to_join(view, roster):", "if False:"),
+    Mutant("a newcomer's death breaks the roster", "protocol:_trouble", "elif member.worker in roster.joined and not entered:",
+           "elif False:"),
+    Mutant("a leave in order is taken for a death", "protocol:_trouble_of_leavers", "and status.roster < roster.number", ""),
+    Mutant("a member's death is overlooked", "protocol:_trouble", "elif not status.alive:", "elif False:"),
+    Mutant("a member that vanished is overlooked", "protocol:_trouble", "member.agent not in view.awaited", "False"),
+    Mutant("a failed exchange is overlooked", "protocol:_halted_itself", "status.halted > view.broken", "False"),
+    Mutant("a break spares the plan", "protocol:decide", "Break(roster.number, trouble)",
+           "Break(roster.base or roster.number, trouble)"),
+    Mutant("those left behind are never told", "protocol:_dismissals", "status.training and status.tick is not None", "False"),
+    Mutant("other shapes are admitted", "protocol:_difference", "status.shape != reference.shape", "False"),
+    Mutant("the end of the job is not seen", "protocol:over", "if not finished:", "if True:"),
+    Mutant("a plan drops everybody who has the state", "placement:choose", "if not stay and members:", "if False:"),
+    Mutant("too many stay", "placement:choose", "[:count]", ""),
+    Mutant("newcomers are never taken", "placement:choose", "fresh[: max(0, count - len(stay))]", "[]"),
+    Mutant("a host's workers are scattered", "placement:arrange", "hosts.setdefault(status.agent, [])",
+           "hosts.setdefault(status.worker, [])"),
+    # Writing it down
+    Mutant("a deposed leader's writes are accepted", "keys:_follows", "(office, Guard(ROSTER", "(Guard(ROSTER"),
+    Mutant("a write does not say what it follows", "keys:_follows",
+           "Guard(ROSTER, revision(entries, ROSTER)), Guard(BROKEN, revision(entries, BROKEN))", ""),
+    Mutant("a new life uses old numbers", "keys:revive", "number = max(broken(entries), last.number if last else 0)", "number = 0"),
+    Mutant("guards are not looked at", "table:Table.commit", "not self.holds(guards)", "False"),
+    Mutant("leases never run out", "table:Table.expire", "known.ends_at <= now", "False"),
+    Mutant("a gap in the history is passed over", "table:Table.place", "if after < self.compacted:", "if False:"),
+    Mutant("an agent never fences itself", "timing:Fence.due", "now >= self.due_at", "False"),
+    Mutant("an agent fences itself too late", "timing:Fence.due_at", "self.timing.fence_s", "self.timing.fence_s * 3"),
+    Mutant("the leader does not wait for the fence", "timing:Timing.fenced_s",
+           "max(0.0, (self.fence_s + self.margin_s) * (1 + self.drift) - self.lease_s * (1 - self.drift))", "0.0"),
+    Mutant("an agent's late write undoes a newer one", "presence:Presence._flush", "guards=[Guard(self._anchor, known or 0)]",
+           "guards=[]"),
+    Mutant("a lost lease is not noticed", "presence:Presence._renew", "if self.lease and await self._store.renew(self.lease):",
+           "if self.lease and (await self._store.renew(self.lease) or True):"),
+)
