@@ -12,17 +12,18 @@ from hypothesis import strategies as st
 from stretto.clusters.base import NodeInfo, Seen, Sighting
 from stretto.clusters.slots import assign, cores
 from stretto.core.errors import PolicyError
-from stretto.scheduling.words import Job, Node
-from stretto.server import journal
+from stretto.scheduling import registry
+from stretto.scheduling.words import Allocation, Job, Node
+from stretto.server import journal, policy_process
 from stretto.server.admit import Claim, admit
 from stretto.server.ending import ending
 from stretto.server.explain import explain
 from stretto.server.fitting import fit
-from stretto.server.guards import cooling, guard, near_end
 from stretto.server.known import Known
 from stretto.server.models import JobState
-from stretto.server.policies import Answer, Snapshot, check
-from stretto.server.snapshot import fitted, from_speeds, job_view, limits
+from stretto.server.policies import Snapshot, check
+from stretto.server.policy_process import decide
+from stretto.server.snapshot import fitted, job_view, limits
 from stretto.server.spec import JobSpec
 from stretto.server.state import FOLDS, Conflict, Record, fold
 from stretto.server.work import work_of
@@ -117,32 +118,24 @@ def test_a_possible_answer_is_taken() -> None:
 # -- guards --------------------------------------------------------------------------------------------------------------
 
 
+def grown(changed_s: float | None, *, cooldown_s: float) -> int:
+    job = Job("a", 0.0, least=1, most=4, changed_s=changed_s, models={})
+    found = Snapshot("optimus", [job], [Node("n0", 4)], {"a": (("n0", 1),)}, 100.0, cooldown_s=cooldown_s)
+    policy_process.load = lambda name: lambda jobs, nodes, now, time_s: Allocation({"a": (("n0", 3),)}, {})  # type: ignore[assignment]
+    try:
+        return decide(found, [job], None).workers("a")
+    finally:
+        policy_process.load = registry.load
+
+
 def test_a_job_that_was_changed_a_moment_ago_is_not_grown_again() -> None:
-    job = Job("a", 0.0, least=1, most=4, changed_s=95.0, models={})
-    found = Snapshot("test", [job], [Node("n0", 4)], {"a": (("n0", 1),)}, 100.0)
-    kept = guard(found, Answer({"a": (("n0", 3),)}, {}), cooldown_s=10.0)
-    assert kept.places["a"] == (("n0", 1),)
-    assert "a moment ago" in kept.reasons["a"]
-    assert guard(found, Answer({"a": (("n0", 3),)}, {}), cooldown_s=4.0).places["a"] == (("n0", 3),), "a control: it is over"
+    assert grown(95.0, cooldown_s=10.0) == 1
+    assert grown(95.0, cooldown_s=4.0) == 3, "a control: the cool-down is over"
+    assert grown(None, cooldown_s=10.0) == 3
 
 
-def test_a_shrink_is_never_held_back() -> None:
-    job = Job("a", 0.0, least=1, most=4, changed_s=99.0, models={})
-    found = Snapshot("test", [job], [Node("n0", 4)], {"a": (("n0", 3),)}, 100.0)
-    assert guard(found, Answer({"a": (("n0", 1),)}, {}), cooldown_s=60.0).places["a"] == (("n0", 1),)
-
-
-def test_a_clock_that_jumped_back_holds_nobody_for_ever() -> None:
-    assert cooling(Job("a", 0.0, least=1, most=4, changed_s=1e9), 100.0, 5.0) == ""
-
-
-def test_nothing_is_grown_near_its_end() -> None:
-    model = from_speeds(64, [(1, 64.0), (2, 120.0)], most=4)
-    assert model is not None
-    job = Job("a", 0.0, least=1, most=4, pause_s=1.0, remaining=64.0 * 2, models={"cpu": model})
-    assert "are left" in near_end(job, 1, 2)
-    assert near_end(replace(job, remaining=64.0 * 100), 1, 2) == "", "a control: with much to do it pays"
-    assert near_end(replace(job, remaining=None), 1, 2) == ""
+def test_a_clock_that_was_set_back_holds_nobody_for_ever() -> None:
+    assert job_view(record(changed_at=1e9), Known(), quota=None, now=100.0).changed_s == 100.0
 
 
 # -- limits --------------------------------------------------------------------------------------------------------------
@@ -170,7 +163,7 @@ def test_a_model_that_makes_no_sense_is_no_model(report: dict[str, object]) -> N
 def test_a_policy_sees_what_is_known_of_a_job() -> None:
     known = Known(batch=64, step=100, steps_per_s=2.0, worker_seconds=50.0, speeds={"1": 100.0, "2": 190.0})
     spec = SPEC.model_copy(update={"steps": 200, "priority": 10})
-    seen = job_view(record(spec=spec, resizes=2, pause_ms=40.0), known, quota=3)
+    seen = job_view(record(spec=spec, resizes=2, pause_ms=40.0), known, quota=3, now=1000.0)
     assert (seen.remaining, seen.steps_left, seen.priority, seen.quota, seen.profiled) == (6400.0, 100.0, 2.0, 3, 2)
     assert seen.pause_s == pytest.approx(0.02)
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from stretto.cli.remote import Output, ago, client, number, show, span, table
 
+TAIL = 256 * 1024
+
 if TYPE_CHECKING:
     from stretto.server.models import Job, JobSummary
 
 
-def ps(server: str | None, *, all: bool = False, output: Output = Output.TABLE) -> None:
+def ps(*, server: str | None, all: bool = False, output: Output = Output.TABLE, **_: object) -> None:
     """Jobs that have not ended; with `all` the ended ones too."""
     with client(server) as ask:
         found = [job for job in ask.jobs() if all or not job.state.ended]
@@ -45,10 +47,10 @@ def row(job: JobSummary) -> tuple[object, ...]:
     )
 
 
-def one(server: str | None, job: str, *, output: Output = Output.TABLE) -> None:
+def one(*, run: str, server: str | None, output: Output = Output.TABLE, **_: object) -> None:
     """`stretto show JOB`."""
     with client(server) as ask:
-        found = ask.job(job)
+        found = ask.job(run)
     if not show(found, output):
         describe(found)
 
@@ -69,23 +71,29 @@ def describe(job: Job) -> None:
     table(("", ""), lines)
 
 
-def logs(server: str | None, job: str, *, follow: bool = False, source: str = "console", tail: int = 65536) -> None:
+def logs(*, run: str, server: str | None, follow: bool = False, worker: str | None = None, **_: object) -> None:
+    """What the job's agent printed, or one worker's own log."""
+    source = "console" if worker is None else "agent" if worker == "agent" else f"worker-{worker.removeprefix('w')}"
     with client(server) as ask:
         if not follow:
-            sys.stdout.write(ask.log(job, source=source, tail=tail).text)
+            sys.stdout.write(ask.log(run, source=source, tail=TAIL).text)
             return
-        for text in ask.follow(job, source=source):
+        for text in ask.follow(run, source=source):
             sys.stdout.write(text)
             sys.stdout.flush()
 
 
-def scale(server: str | None, job: str, workers: int | None, *, pin: bool = False, output: Output = Output.TABLE) -> None:
-    """A wish; with `pin` exactly that many; without a number the wish is given back to the policy."""
+def scale(*, run: str, workers: int, server: str | None, pin: bool = False, output: Output = Output.TABLE, **_: object) -> None:
+    """A wish; with `pin` exactly that many; 0 gives wish and pin back to the policy."""
     with client(server) as ask:
-        found = ask.change(job, wish=None) if workers is None else ask.scale(job, workers, pin=pin)
+        found = ask.change(run, wish=None) if workers == 0 else ask.scale(run, workers, pin=pin)
     if not show(found, output):
-        what = "is left to the policy" if workers is None else f"is {'pinned to' if pin else 'wished to have'} {workers}"
+        what = "is left to the policy" if workers == 0 else f"is {'pinned to' if pin else 'wished to have'} {workers}"
         print(f"{found.name} {what}; it has {found.workers} now")
+
+
+def resume(*, run: str, server: str | None, output: Output = Output.TABLE, **_: object) -> None:
+    change(server, run, "resume", output=output)
 
 
 def change(server: str | None, job: str, verb: str, *, output: Output = Output.TABLE) -> None:
@@ -96,9 +104,9 @@ def change(server: str | None, job: str, verb: str, *, output: Output = Output.T
         print(f"{found.name} is {found.state}")
 
 
-def explain(server: str | None, job: str, *, output: Output = Output.TABLE) -> None:
+def explain(*, run: str, server: str | None, output: Output = Output.TABLE, **_: object) -> None:
     with client(server) as ask:
-        found = ask.explain(job)
+        found = ask.explain(run)
     if show(found, output):
         return
     print(found.sentence)

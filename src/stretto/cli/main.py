@@ -46,10 +46,17 @@ def load(name: str) -> Any:
     app = getattr(module, "app", None)
     if app is None:
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(name, help=verb.help, context_settings=getattr(module, "CONTEXT", None))(module.command)
+        command = _either(module.command, verb.server) if verb.server else module.command
+        app.command(name, help=verb.help, context_settings=getattr(module, "CONTEXT", None))(command)
     command = typer.main.get_command(app)
     command.name = name
     return command
+
+
+def _either(command: Any, server: str) -> Any:
+    from stretto.cli.either import either
+
+    return either(command, server)
 
 
 def group() -> LazyVerbs:

@@ -39,9 +39,14 @@ def client(server: str | None) -> Client:
     return Client(server)
 
 
+def named_server(server: str | None) -> bool:
+    """Whether a server was named, by an option or in the environment."""
+    return bool(server or os.environ.get("STRETTO_SERVER"))
+
+
 def known_server(server: str | None) -> bool:
-    """Whether verbs that also work on local runs should ask a server: one is named, in the environment, or saved as a login."""
-    if server or os.environ.get("STRETTO_SERVER"):
+    """Whether there is a server to ask: one is named, or a login is saved."""
+    if named_server(server):
         return True
     home = Path(os.environ.get("STRETTO_HOME") or "~/.stretto").expanduser()
     return (home / "login.json").is_file()

@@ -12,19 +12,22 @@ class Verb:
     help: str
     extra: str = ""
     """The extra that it needs, named when an import fails."""
+    server: str = ""
+    """The function of `cli/jobs.py` that does the same for a job of the server."""
 
 
 VERBS: dict[str, Verb] = {
     "run": Verb("stretto.cli.run", "Run a training script with a number of workers that may change."),
-    "resume": Verb("stretto.cli.resume", "Go on with a run from its last complete checkpoint."),
+    "resume": Verb("stretto.cli.resume", "Go on with a run from its last complete checkpoint.", server="resume"),
     "checkpoints": Verb("stretto.cli.checkpoints", "List a run's checkpoints: step, size, complete or not, age."),
     "export": Verb("stretto.cli.export", "Write a checkpoint's weights as one safetensors file."),
     "drain": Verb("stretto.cli.drain", "Let an agent's workers go at the next step boundary."),
-    "ps": Verb("stretto.cli.ps", "List runs: state, workers, step, speed, loss."),
-    "scale": Verb("stretto.cli.scale", "Change the number of workers of a run, while it trains."),
-    "logs": Verb("stretto.cli.logs", "Show what workers print."),
+    "ps": Verb("stretto.cli.ps", "List runs: state, workers, step, speed, loss.", server="ps"),
+    "scale": Verb("stretto.cli.scale", "Change the number of workers of a run, while it trains.", server="scale"),
+    "logs": Verb("stretto.cli.logs", "Show what workers print.", server="logs"),
     "stop": Verb("stretto.cli.stop", "End a run at its next step boundary, or now."),
-    "show": Verb("stretto.cli.show", "Show one run: what was asked, how it went, every change with its pause."),
+    "show": Verb("stretto.cli.show", "Show one run: what was asked, how it went, every change with its pause.", server="one"),
+    "explain": Verb("stretto.cli.explain", "Say why a run had the batch sizes and the workers that it had.", server="explain"),
     "audit": Verb("stretto.cli.audit", "Prove from the journal that every sample was in exactly one committed step."),
     "plot": Verb("stretto.cli.plot", "Draw loss curves, workers over time and events into a PNG.", extra="plot"),
     "serve": Verb("stretto.cli.serve", "Run the job server: queue, scheduler, API, dashboard.", extra="server"),

@@ -17,10 +17,9 @@ from stretto.scheduling.words import Node, Placement, size
 from stretto.server.conductor import Conductor
 from stretto.server.ending import next_run
 from stretto.server.fitting import fit
-from stretto.server.guards import Guarded, guard
 from stretto.server.ledger import Ledger
 from stretto.server.models import ACTIVE, JobState
-from stretto.server.policies import Runner, Snapshot
+from stretto.server.policies import Answer, Runner, Snapshot
 from stretto.server.snapshot import SCHEDULED, job_view, measured, nodes_view, places_view, without_held
 from stretto.server.state import Conflict, Draft, Record
 from stretto.server.storage import StorageDown
@@ -70,9 +69,8 @@ class Decider:
         self.conductor.measures.decision.observe(seconds)
         self.alarm = None
         await self.conductor.clear("policy")
-        guarded = guard(snapshot, answer, cooldown_s=self.conductor.settings.cooldown_s)
-        changes = await self._carry_out(snapshot, guarded)
-        self.reasons = {**answer.reasons, **guarded.reasons}
+        changes = await self._carry_out(snapshot, answer)
+        self.reasons = dict(answer.reasons)
         await self._write(why, seconds, changes)
         await self.conductor.apply()
         if changes:
@@ -86,7 +84,7 @@ class Decider:
         known = conductor.book.known
         quota = conductor.settings.quota
         seen = {record.id: found for record in records if (found := measured(known[record.id])) is not None}
-        jobs = [job_view(record, known[record.id], quota=quota) for record in records]
+        jobs = [job_view(record, known[record.id], quota=quota, now=time.time()) for record in records]
         usable = without_held(nodes, leaving)
         return Snapshot(
             policy=self.policy,
@@ -95,20 +93,21 @@ class Decider:
             places=fit(jobs, usable, _on(places_view(records), nodes)),
             time_s=time.time(),
             measured=seen,
+            cooldown_s=conductor.settings.cooldown_s,
         )
 
-    async def _carry_out(self, snapshot: Snapshot, guarded: Guarded) -> list[dict[str, Any]]:
+    async def _carry_out(self, snapshot: Snapshot, answer: Answer) -> list[dict[str, Any]]:
         """Appends what changes, those who give first, and says what it was."""
         drafts: list[tuple[Record, Draft, dict[str, Any]]] = []
         for job in snapshot.jobs:
             record = self.conductor.book.records.get(job.name)
             if record is None or record.state not in SCHEDULED:
                 continue
-            placement = guarded.places.get(job.name, ())
-            draft = self._draft(record, placement, guarded.reasons.get(job.name, ""))
+            placement = answer.places.get(job.name, ())
+            draft = self._draft(record, placement, answer.reasons.get(job.name, ""))
             if draft is not None:
                 change = {"job": record.id, "name": record.name, "tenant": record.tenant, "before": record.wanted}
-                change |= {"after": size(placement), "reason": guarded.reasons.get(job.name, "")}
+                change |= {"after": size(placement), "reason": answer.reasons.get(job.name, "")}
                 drafts.append((record, draft, change))
         drafts.sort(key=lambda one: one[2]["after"] - one[2]["before"])
         done = await asyncio.gather(*(self._append(record, draft) for record, draft, _ in drafts))

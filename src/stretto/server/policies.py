@@ -11,15 +11,14 @@ import asyncio
 import importlib
 import json
 import pickle
-import pkgutil
 import struct
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stretto.core.errors import PolicyError
-from stretto.scheduling import policies
-from stretto.scheduling.words import Allocation, Job, Node, Placement, Policy, size
+from stretto.scheduling import policies, registry
+from stretto.scheduling.words import Allocation, Job, Node, Placement, size
 
 MOST_ANSWER = 64 << 20
 READY = b"ready\n"
@@ -30,17 +29,10 @@ START_S = 120.0
 def names() -> dict[str, str]:
     """Every policy and the first line of what its file says about it."""
     found: dict[str, str] = {}
-    for module in pkgutil.iter_modules(policies.__path__):
-        if not module.name.startswith("_"):
-            loaded = importlib.import_module(f"{policies.__name__}.{module.name}")
-            if callable(getattr(loaded, module.name, None)):
-                found[module.name] = (loaded.__doc__ or module.name).strip().splitlines()[0]
+    for name in registry.names():
+        module = importlib.import_module(f"{policies.__name__}.{name}")
+        found[name] = (module.__doc__ or name).strip().splitlines()[0]
     return found
-
-
-def load(name: str) -> Policy:
-    """The policy's function: the file's own name in the file."""
-    return getattr(importlib.import_module(f"{policies.__name__}.{name}"), name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +46,7 @@ class Snapshot:
     time_s: float
     measured: Mapping[str, tuple[int, tuple[tuple[int, float], ...]]] = field(default_factory=dict)
     """Batch and speeds of jobs that report no model of their own."""
+    cooldown_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,10 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from stretto.batching.goodput import GoodputModel
-from stretto.scheduling.words import Job
-from stretto.server.policies import READY, Snapshot, current, load, names
+from stretto.scheduling.guards import Limits, guard
+from stretto.scheduling.registry import load
+from stretto.scheduling.words import Allocation, Job
+from stretto.server.policies import READY, Snapshot, current, names
 from stretto.server.snapshot import from_speeds
 
 MOST_MEMORY = 8 << 30
@@ -52,8 +54,7 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
         (length,) = struct.unpack("<Q", head)
         snapshot: Snapshot = pickle.loads(source.read(length))
         try:
-            policy = load(snapshot.policy)
-            answer = policy(models.add(snapshot), snapshot.nodes, current(snapshot, memory.get(snapshot.policy)), snapshot.time_s)
+            answer = decide(snapshot, models.add(snapshot), memory.get(snapshot.policy))
             memory = {snapshot.policy: answer.memory}
             places = {job: [list(one) for one in placement] for job, placement in answer.places.items() if placement}
             text = json.dumps({"places": places, "reasons": dict(answer.reasons)})
@@ -61,6 +62,13 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
             text = json.dumps({"error": f"{type(error).__name__}: {error}"})
         sink.write(text.encode() + b"\n")
         sink.flush()
+
+
+def decide(snapshot: Snapshot, jobs: list[Job], memory: object) -> Allocation:
+    """The policy's answer without the growths that a guard objects to."""
+    now = current(snapshot, memory)
+    answer = load(snapshot.policy)(jobs, snapshot.nodes, now, snapshot.time_s)
+    return guard(jobs, snapshot.nodes, now, answer, snapshot.time_s, limits=Limits(cooldown_s=snapshot.cooldown_s))
 
 
 def main() -> None:

@@ -13,8 +13,8 @@ import sys
 from typing import Any
 
 from stretto.batching.goodput import BatchRange
+from stretto.scheduling.registry import load
 from stretto.scheduling.words import Job, Node
-from stretto.server.policies import load
 from stretto.server.snapshot import from_speeds
 from stretto.simulation.cluster.application import Synthetic
 from stretto.simulation.cluster.engine import Settings, Simulation

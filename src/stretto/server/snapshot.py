@@ -33,7 +33,7 @@ def limits(record: Record, *, step: int) -> tuple[int, int, str]:
     return elastic.min, elastic.max, ""
 
 
-def job_view(record: Record, known: Known, *, quota: int | None) -> Job:
+def job_view(record: Record, known: Known, *, quota: int | None, now: float) -> Job:
     """A job as far as a policy may know it."""
     least, most, why = limits(record, step=known.step)
     progress = known.progress(steps=record.spec.steps)
@@ -55,7 +55,8 @@ def job_view(record: Record, known: Known, *, quota: int | None) -> Job:
         quota=quota,
         attained_s=known.worker_seconds,
         restarts=record.resizes,
-        changed_s=record.changed_at,
+        # A clock that was set back must not hold a job in its cool-down until it has caught up.
+        changed_s=None if record.changed_at is None else min(record.changed_at, now),
         pause_s=record.pause_ms / record.resizes / 1000.0 if record.resizes else START_PAUSE_S,
         remaining=float(left * batch) if left is not None and batch else None,
         steps_left=float(left) if left is not None else None,

@@ -1,0 +1,69 @@
+"""Verbs that mean a local run or a job of the server: which of the two, and one command line for both.
+
+`--server` or STRETTO_SERVER says the server, `--runs` says local. Otherwise a local run of that name comes first,
+then the server of the saved login, if it answers.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Option
+
+from stretto.cli.common import runs_folder
+from stretto.cli.remote import Out, Output, Server, known_server, named_server
+
+Command = Callable[..., Any]
+Pin = Annotated[bool, Option("--pin", help="Of a job of the server: exactly this many, whatever the policy thinks.")]
+
+
+def either(local: Command, remote: str) -> Command:
+    """The local command with the server's options; `remote` is the function of `cli/jobs.py` for the server's side."""
+    signature = inspect.signature(local, eval_str=True)
+    own = list(signature.parameters.values())
+    added = {"server": (Server, None), "output": (Out, Output.TABLE)} | ({"pin": (Pin, False)} if remote == "scale" else {})
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in added.items()
+    ]
+
+    def command(**given: Any) -> Any:
+        options = {name: given.pop(name) for name in added}
+        if not ask_server(options["server"], given.get("runs"), given.get("run")):
+            return local(**given)
+        from stretto.cli import jobs
+
+        output = Output.JSON if given.pop("json", False) else options["output"]
+        return getattr(jobs, remote)(**{**given, **options, "output": output})
+
+    command.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in [*own, *more]}
+    command.__doc__ = local.__doc__
+    return command
+
+
+def ask_server(server: str | None, runs: Path | None, run: str | None) -> bool:
+    if named_server(server):
+        return True
+    if runs is not None or not known_server(server):
+        return False
+    if run is not None and any((path / "run.json").is_file() for path in (runs_folder(None) / run, Path(run))):
+        return False
+    if run is None and runs_folder(None).is_dir():
+        return False
+    return answers()
+
+
+def answers() -> bool:
+    """Whether the server of the saved login is there: a login outlives its server."""
+    from stretto.server.client import Client, ServerError
+
+    try:
+        with Client(timeout_s=3.0) as client:
+            client.overview()
+        return True
+    except ServerError:
+        return False
