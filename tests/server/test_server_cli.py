@@ -1,0 +1,183 @@
+"""The command line against a real server, and job files with their errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from server_harness import Running, job, until
+
+from stretto.core.errors import UsageError
+from stretto.server.jobfile import deadline, parse_job, read_job_file
+
+
+def stretto(server: Running, *arguments: str, cwd: Path | None = None, code: int = 0) -> str:
+    environment = {**os.environ, "STRETTO_SERVER": server.url, "STRETTO_TOKEN": server.token, "COLUMNS": "250"}
+    program = "from stretto.cli.main import main; main()"
+    result = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True,
+        env=environment, cwd=cwd, timeout=200,
+                            check=False)  # fmt: skip
+    assert result.returncode == code, result.stdout + result.stderr
+    assert "Traceback" not in result.stderr
+    return result.stdout + result.stderr
+
+
+def test_a_command_is_submitted_shown_scaled_explained_and_cancelled(server: Running, tmp_path: Path) -> None:
+    said = stretto(
+        server, "submit", "--workers", "1:4", "--", "python", "my_train.py", "--steps", "100000", "--step-s", "0.1", cwd=tmp_path
+    )
+    made = said.split()[0]
+    assert "my-train: queued" in said
+    with server.client() as client:
+        until(lambda: client.job(made).state == "running", what="it runs")
+        assert client.job(made).spec.workdir == str(tmp_path)
+    assert made in stretto(server, "ps")
+    shown = json.loads(stretto(server, "show", made, "-o", "json"))
+    assert (shown["min"], shown["max"]) == (1, 4)
+    assert yaml.safe_load(stretto(server, "show", "my-train", "-o", "yaml"))["id"] == made
+    assert "pinned to 2" in stretto(server, "scale", "my-train", "2", "--pin")
+    with server.client() as client:
+        until(lambda: client.job(made).workers == 2, what="it has two")
+    assert "it is pinned there" in stretto(server, "explain", made)
+    assert "run j-" in stretto(server, "logs", made)
+    assert "submitted" in stretto(server, "events", made)
+    stretto(server, "cancel", made)
+    with server.client() as client:
+        client.wait(made, timeout_s=120)
+    assert "removed" in stretto(server, "rm", made)
+    assert "there is no job" in stretto(server, "show", made, code=1)
+
+
+def test_a_job_file_is_submitted_and_waited_for(server: Running, tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(job("from-file", steps=5)))
+    found = json.loads(stretto(server, "submit", "job.yaml", "--wait", "-o", "json", cwd=tmp_path))
+    assert (found["name"], found["state"]) == ("from-file", "finished")
+    assert found["spec"]["workdir"] == str(tmp_path)
+    path.write_text(yaml.safe_dump(job("fails", more=("--fail-at", "0"))))
+    assert "failed" in stretto(server, "submit", "job.yaml", "--wait", cwd=tmp_path, code=1)
+
+
+def test_nodes_policies_and_tokens_are_listed_and_changed(server: Running) -> None:
+    assert "node0" in stretto(server, "nodes")
+    assert "cordoned" in stretto(server, "nodes", "--cordon", "node0")
+    assert "ready" in stretto(server, "nodes", "--uncordon", "node0")
+    assert "decides" in stretto(server, "policies")
+    secret = stretto(server, "tokens", "create", "ci", "--scope", "viewer").strip()
+    assert secret.startswith("st_t-")
+    listed = stretto(server, "tokens", "list")
+    assert "ci" in listed
+    assert secret not in listed
+    assert "is revoked" in stretto(server, "tokens", "revoke", secret.split("_")[1])
+
+
+def test_mistakes_are_told_without_a_traceback(server: Running, tmp_path: Path) -> None:
+    assert "no '='" in stretto(server, "submit", "--env", "X", "--", "python", "t.py", code=2)
+    assert "min=4 is above max=2" in stretto(server, "submit", "--workers", "4:2", "--", "python", "t.py", code=1)
+    assert "cannot be read" in stretto(server, "submit", "nothing.yaml", cwd=tmp_path, code=2)
+    environment = {**os.environ, "STRETTO_SERVER": "http://127.0.0.1:9", "STRETTO_TOKEN": "x"}
+    result = subprocess.run([sys.executable, "-c", "from stretto.cli.main import main; main()", "nodes"],
+        capture_output=True, text=True,
+                            env=environment, check=False, timeout=200)  # fmt: skip
+    assert result.returncode == 1
+    assert "is `stretto serve` running?" in result.stderr
+
+
+def test_without_a_server_the_way_to_one_is_told(tmp_path: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("STRETTO")} | {
+        "STRETTO_HOME": str(tmp_path)
+    }
+    program = [sys.executable, "-c", "from stretto.cli.main import main; main()"]
+    result = subprocess.run([*program, "nodes"], capture_output=True, text=True, env=environment, check=False, timeout=200)
+    assert result.returncode == 2
+    assert "stretto serve" in result.stderr
+    local = subprocess.run(
+        [*program, "ps"], capture_output=True, text=True, env=environment, check=False, timeout=200, cwd=tmp_path
+    )
+    assert (local.returncode, local.stdout) == (0, "no runs in runs\n"), "ps without a server is about local runs"
+
+
+def test_serve_refuses_the_network_without_tls(tmp_path: Path) -> None:
+    program = [
+        sys.executable,
+        "-c",
+        "from stretto.cli.main import main; main()",
+        "serve",
+        "--host",
+        "0.0.0.0",
+        "--home",
+        str(tmp_path),
+    ]
+    result = subprocess.run(program, capture_output=True, text=True, check=False, timeout=200)
+    assert result.returncode == 2
+    assert "--tls-cert" in result.stderr
+
+
+# -- job files -----------------------------------------------------------------------------------------------------------
+
+GOOD = """
+name: digits
+envs: {DATA: /data, FLAG: yes, NUMBER: 010}
+run: [python, train.py, --lr, 0.10]
+elastic: {min: 1, max: 4}
+deadline: 2h
+"""
+
+
+def test_a_job_file_keeps_texts_as_they_are_written() -> None:
+    spec = parse_job(GOOD, name="job.yaml", now=1000.0)
+    assert spec.run == ["python", "train.py", "--lr", "0.10"]
+    assert spec.envs == {"DATA": "/data", "FLAG": "yes", "NUMBER": "010"}
+    assert spec.deadline == 1000.0 + 7200
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    (GOOD.replace("max: 4", "mx: 4"), "job.yaml:5: elastic.mx: unknown key; did you mean 'max'?"),
+    (GOOD.replace("envs:", "env:"), "job.yaml:3: env: unknown key; did you mean 'envs'?"),
+    (GOOD + "slices: 8\n", "job.yaml:7: slices: unknown key; it belongs under 'elastic:'"),
+    (GOOD.replace("max: 4", "max: four"), "job.yaml:5: elastic.max: Input should be a valid integer"),
+    (GOOD.replace("min: 1", "min: 9"), "job.yaml:5: elastic: min=9 is above max=4: lower min or raise max"),
+    (GOOD.replace("max: 4", "max: 4, slices: 2"), "slices=2 allows at most 2 workers"),
+    (GOOD.replace("name: digits", ""), "name: is missing; add `name: …`"),
+    (GOOD.replace("2h", "soon"), "job.yaml:6: deadline: 'soon' is neither a time nor a span"),
+    (GOOD.replace("digits", "Digits!"), "job.yaml:2: name:"),
+    (GOOD + "name: again\n", "job.yaml:7: name: is there twice"),
+    (GOOD.replace("[python", "[&a python"), ""),
+    ("x: &a [1]\ny: *a\n", "anchors and aliases"),
+    ("- a\n- b\n", "this is a list"), ("", "this is empty"), ("name: [\n", "job.yaml:2:"), ("{" * 10_000, "job.yaml"),
+    (GOOD.replace("[python, train.py, --lr, 0.10]", "[]"), "run is empty"),
+    (GOOD + "priority: 1000\n", "job.yaml:7: priority: Input should be less than or equal to 100"),
+])  # fmt: skip
+def test_a_mistake_in_a_job_file_names_line_key_and_fix(text: str, words: str) -> None:
+    if not words:
+        assert parse_job(text, name="job.yaml", now=0.0).name == "digits"
+        return
+    with pytest.raises(UsageError) as caught:
+        parse_job(text, name="job.yaml", now=0.0)
+    assert words in str(caught.value)
+
+
+def test_all_mistakes_of_a_file_are_told_at_once() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_job(GOOD.replace("max: 4", "mx: 4").replace("envs", "env"), name="job.yaml", now=0.0)
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_a_relative_workdir_is_beside_its_job_file(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(GOOD + "workdir: code\n")
+    assert read_job_file(tmp_path / "job.yaml").workdir == str(tmp_path / "code")
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("30m", 1800), ("1.5h", 5400), ("2d", 172800), ("10 s", 10)])
+def test_spans_of_time(text: str, seconds: float) -> None:
+    assert deadline(text, now=0.0) == seconds
+
+
+def test_times() -> None:
+    assert deadline("1970-01-01T01:00:00+00:00", now=5.0) == 3600
+    assert deadline(99, now=5.0) == 99

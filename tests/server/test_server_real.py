@@ -1,0 +1,167 @@
+"""Real jobs on a real server: `stretto run`, torch, real kills, one digest."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from server_harness import Running, processes, running, until
+
+from stretto.clusters.local import STRETTO
+from stretto.server.client import Client, ServerError
+
+SCRIPT = Path(__file__).with_name("train_small.py")
+CHAOS_S = float(os.environ.get("STRETTO_SERVER_CHAOS_S", "90"))
+GUARD_S = 240.0
+
+
+def reference(epochs: int) -> str:
+    """The digest of plain `python train_small.py`."""
+    result = subprocess.run(
+        [sys.executable, str(SCRIPT), str(epochs), "0"], capture_output=True, text=True, check=True, timeout=GUARD_S
+    )
+    return result.stdout.split("digest ")[1].split()[0]
+
+
+def real(name: str, *, epochs: int, pause_s: float, most: int = 2, **spec: object) -> dict[str, object]:
+    run = ["python", str(SCRIPT), str(epochs), str(pause_s)]
+    return {"name": name, "run": run, "elastic": {"min": 1, "max": most}, "envs": {"OMP_NUM_THREADS": "1"}, **spec}
+
+
+def wait_for_step(client: Client, made: str, step: int) -> None:
+    until(lambda: client.job(made).progress.step >= step or client.job(made).state.ended, what=f"step {step}", timeout_s=GUARD_S)
+
+
+@pytest.mark.long
+def test_jobs_share_are_resized_paused_and_killed_and_end_with_the_reference_digest(tmp_path: Path) -> None:
+    expected = reference(12)
+    with running(tmp_path / "home", slots=2, launcher=STRETTO) as server, server.client() as client:
+        first = client.submit(real("first", epochs=12, pause_s=0.03)).id
+        wait_for_step(client, first, 4)
+        client.scale(first, 1, pin=True)
+        until(lambda: client.job(first).workers == 1, what="it has shrunk", timeout_s=GUARD_S)
+        second = client.submit(real("second", epochs=12, pause_s=0.02, most=1)).id
+        wait_for_step(client, second, 4)
+        server.kill()
+        server.start()
+        with server.client() as again:
+            again.scale(first, 2)
+            for one in (first, second):
+                ended = again.wait(one, timeout_s=GUARD_S)
+                assert (ended.state, ended.digest, ended.samples_lost, ended.restarts) == ("finished", expected, 0, 0)
+            assert [event.kind for event in again.events(first).items].count("resized") >= 1
+            assert again.job(first).pause_ms > 0
+
+
+@pytest.mark.long
+def test_a_paused_job_goes_on_from_its_checkpoint_to_the_reference_digest(tmp_path: Path) -> None:
+    expected = reference(15)
+    with running(tmp_path / "home", slots=2, launcher=STRETTO) as server, server.client() as client:
+        made = client.submit(real("paused", epochs=15, pause_s=0.03)).id
+        wait_for_step(client, made, 10)
+        client.pause(made)
+        until(lambda: client.job(made).state == "paused", what="it is paused", timeout_s=GUARD_S)
+        said = [event.text for event in client.events(made).items if event.kind == "paused"]
+        assert "from its last checkpoint" in said[0]
+        stopped_at = client.job(made).progress.step
+        client.resume(made)
+        ended = client.wait(made, timeout_s=GUARD_S)
+        assert (ended.state, ended.digest, ended.samples_lost) == ("finished", expected, 0)
+        journal = [json.loads(line) for line in (server.home / "runs" / made / "journal.jsonl").read_text().splitlines()]
+        resumed = [line for line in journal if line["kind"] == "resume"]
+        assert resumed[0]["step"] > 0, "a control: not from the beginning"
+        assert resumed[0]["step"] <= stopped_at + 1
+
+
+def victims(server: Running) -> list[tuple[str, int]]:
+    """Processes that a bad day may take: agents and workers of all jobs."""
+    found: list[tuple[str, int]] = []
+    for path in server.home.glob("jobs/*/life-*/keeper.json"):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            if not path.with_name("exit.json").exists():
+                agent = json.loads(path.read_text())["child"]
+                found.append(("agent", agent))
+                for zygote in _children(agent):
+                    found += [("worker", worker) for worker in _children(zygote)]
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+def test_kills_of_workers_agents_and_the_server_at_random_change_no_digest(tmp_path: Path) -> None:
+    """STRETTO_SERVER_CHAOS_S seconds of it: 90 in the suite, 600 by `make test-server-chaos`."""
+    seed = int(os.environ.get("STRETTO_SEED", "1"))
+    chance = random.Random(seed)
+    epochs = 20
+    expected = reference(epochs)
+    made: list[str] = []
+    kills: dict[str, int] = {"server": 0, "agent": 0, "worker": 0}
+    until_s = time.monotonic() + CHAOS_S
+    with running(tmp_path / "home", slots=2, launcher=STRETTO) as server:
+        client = server.client()
+        while time.monotonic() < until_s:
+            try:
+                made = _feed(client, made, epochs)
+                _inspect(client)
+            except ServerError:
+                pass
+            time.sleep(chance.uniform(0.5, 3.0))
+            kind = chance.choices(["worker", "agent", "server", "scale"], [4, 1, 1, 4])[0]
+            if kind == "server":
+                server.kill()
+                kills["server"] += 1
+                time.sleep(chance.uniform(0.0, 2.0))
+                server.start()
+                client.close()
+                client = server.client()
+            elif kind == "scale":
+                _scale(client, chance)
+            else:
+                who = [pid for what, pid in victims(server) if what == kind]
+                if who:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(chance.choice(who), signal.SIGKILL)
+                        kills[kind] += 1
+        for one in made:
+            ended = client.wait(one, timeout_s=10 * GUARD_S)
+            assert (ended.state, ended.digest) == ("finished", expected), f"seed {seed}: {ended.error}"
+            assert ended.samples_lost == 0
+        print(f"{len(made)} jobs, kills {kills}, seed {seed}")
+        assert sum(kills.values()) > 3, "a control: there was chaos"
+        client.close()
+        until(lambda: not any("life-" in line for line in processes(server.home)), what="nothing is left over", timeout_s=GUARD_S)
+
+
+def _feed(client: Client, made: list[str], epochs: int) -> list[str]:
+    living = [one for one in made if not client.job(one).state.ended]
+    if len(living) < 3:
+        name = f"chaos-{len(made)}"
+        made = [*made, client.submit(real(name, epochs=epochs, pause_s=0.02, restarts=100), key=name).id]
+    return made
+
+
+def _inspect(client: Client) -> None:
+    found = list(client.jobs())
+    assert sum(one.wanted for one in found) <= 2
+    assert all(one.wanted == 0 or one.min <= one.wanted <= one.max for one in found)
+
+
+def _scale(client: Client, chance: random.Random) -> None:
+    with contextlib.suppress(ServerError):
+        running_ = [one for one in client.jobs() if one.state == "running"]
+        if running_:
+            client.scale(chance.choice(running_).id, chance.choice([1, 2]))
