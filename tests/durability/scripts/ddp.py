@@ -44,7 +44,8 @@ def main() -> None:
             open(args.fail_once, "w").close()
             os._exit(7)
         if rank == 0:
-            torch.save({"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch + 1}, args.path + ".new")
+            held = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch + 1}
+            torch.save(held, args.path + ".new")
             os.replace(args.path + ".new", args.path)
             print(f"epoch {epoch} with {world}", flush=True)
         dist.barrier()
