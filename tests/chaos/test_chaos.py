@@ -1,0 +1,84 @@
+"""Random schedules of joins, leaves, kills and freezes on real processes: the digest is always the reference's, the audit passes.
+
+`STRETTO_CHAOS_RUNS` says how many (15 by default), `STRETTO_CHAOS_SEED` where to begin: a failure names its seed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from launching import environment, stretto
+
+from stretto.core.errors import UsageError
+
+ZOO = Path(__file__).parent.parent / "bits" / "zoo.py"
+TEXT = ZOO.read_text()
+ARGS = ("--kinds", "cnn,mlp", "--samples", "96", "--batch", "16", "--epochs", "5", "--pause", "0.01")
+RUNS = int(os.environ.get("STRETTO_CHAOS_RUNS", "15"))
+FIRST = int(os.environ.get("STRETTO_CHAOS_SEED", "0"))
+FAILPOINTS = ("build", "bucket", "header", "told", "receive", "received", "send", "sent", "committed")
+
+
+@pytest.fixture(scope="session")
+def reference() -> str:
+    done = subprocess.run([sys.executable, str(ZOO), *ARGS, "--pause", "0"], capture_output=True, text=True, timeout=250,
+                          env=environment())
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split("digest: ")[1].strip()
+
+
+def strike(run, choice: random.Random, *, saved: bool) -> str:
+    """One thing that happens to a running job; what it was. Where nothing is saved, the last holder of the state is spared."""
+    try:
+        status = run.ask("status")
+        pids = {one["worker"]: one["pid"] for one in status["workers"] if one["pid"]}
+        if not pids or not (saved or (status["settled"] and status["members"] >= 2)):
+            run.ask("scale", workers=choice.randint(2, 6))
+            return "spared"
+        kind = choice.choices(["scale", "kill", "freeze", "blink"], [5, 4, 1, 1])[0]
+        if kind == "scale":
+            wanted = choice.randint(1, 6)
+            run.ask("scale", workers=wanted)
+            return f"scale {wanted}"
+        worker = choice.choice(sorted(pids))
+        os.kill(pids[worker], signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
+        if kind == "blink":
+            time.sleep(choice.uniform(0.01, 0.3))
+            os.kill(pids[worker], signal.SIGCONT)
+        return f"{kind} {worker}"
+    except (ProcessLookupError, UsageError):
+        return "too late"
+
+
+def _saving(saved: bool, where: Path) -> list[str]:
+    return ["--checkpoint", str(where / "saves"), "--checkpoint-every", "4"] if saved else []
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))
+def test_a_random_schedule_ends_with_the_reference_digest(launch, reference, tmp_path, seed):
+    choice = random.Random(seed)
+    env = {}
+    saved = choice.random() < 0.6
+    if saved and choice.random() < 0.7:
+        env["STRETTO_FAILPOINT"] = f"{choice.choice(FAILPOINTS)}:{choice.randint(1, 6)}:w{choice.randint(0, 3)}"
+    start = choice.randint(1, 4)
+    run = launch(TEXT, "--workers", "1:6", "--start", str(start), "--max-restarts", "100", *_saving(saved, tmp_path), args=ARGS, env=env)
+    story = [f"seed {seed}", f"start {start}", f"saved {saved}", str(env)]
+    run.until_step(1)
+    for _ in range(choice.randint(2, 5)):
+        time.sleep(choice.uniform(0, 0.6))
+        if run.process.poll() is not None:
+            break
+        story.append(strike(run, choice, saved=saved))
+    assert run.end() == 0, (story, run.output())
+    if run.result["digest"] != reference:
+        raise AssertionError((story, run.output()))
+    audit = stretto("audit", str(run.folder.path), cwd=run.folder.path.parent)
+    assert audit.returncode == 0, (story, audit.stdout + audit.stderr)
