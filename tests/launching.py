@@ -111,7 +111,7 @@ class Launched:
         return self.until(settled)
 
     def pids(self) -> dict[str, int]:
-        return {one["worker"]: one["pid"] for one in self.ask("status")["workers"]}
+        return {one["worker"]: one["pid"] for one in self.ask("status")["workers"] if one["pid"]}
 
     def end(self) -> int:
         """Waits for the end; the exit code."""
