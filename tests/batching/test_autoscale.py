@@ -26,8 +26,8 @@ from stretto.core.errors import UsageError
 HOUR = 3600.0
 
 
-def seen(rate: float, *, at_s: float = 0.0, arrived: float | None = None) -> Measurement:
-    return Measurement(rate, at_s, steps=100, seconds=10.0, arrived=arrived)
+def seen(rate: float, *, at_s: float = 0.0, arrived: float | None = None, steps: int = 12) -> Measurement:
+    return Measurement(rate, at_s, steps=steps, seconds=10.0, arrived=arrived)
 
 
 def state(workers: int, rates: dict[int, float], **changes: object) -> State:
@@ -108,6 +108,14 @@ def test_measurements_of_larger_sizes_expire_and_are_taken_again():
     assert decide(config, state(1, {}, now_s=1000.0 + config.expiry_s, measured=rates)).workers == 2
 
 
+def test_a_size_that_was_found_to_pay_is_not_left_for_a_hair():
+    config = Config(Efficiency(0.6), 1, 2)
+    low = seen(100.0)
+    assert decide(config, state(2, {}, measured={1: low, 2: seen(159.0)})).workers == 1
+    assert decide(config, state(2, {}, measured={1: low, 2: seen(159.0, steps=50)})).workers == 2
+    assert decide(config, state(2, {}, measured={1: low, 2: seen(145.0, steps=50)})).workers == 1
+
+
 def test_a_settled_job_does_not_let_workers_go_just_to_look():
     config = Config(Efficiency(0.6), 1, 2)
     rates = {1: seen(100.0, at_s=0.0), 2: seen(195.0, at_s=5000.0, arrived=200.0)}
@@ -183,6 +191,14 @@ def test_sizes_stay_within_the_bounds_and_what_can_be_had():
     assert decide(config, state(4, {2: 200.0, 4: 400.0})).workers == 6
     assert decide(config, state(4, {2: 200.0, 4: 400.0}, free=1)).workers == 5
     assert decide(config, state(4, {2: 200.0, 4: 400.0}, free=0)).workers == 4
+
+
+def test_sizes_that_cannot_be_faster_are_not_tried():
+    # 8 slices: 5, 6 and 7 workers leave somebody 2 slices, as 4 do.
+    config = Config(Efficiency(0.6), 1, 6, slices=8)
+    assert decide(config, state(4, {2: 200.0, 4: 400.0})).workers == 4
+    assert decide(Config(Efficiency(0.6), 1, 8, slices=8), state(4, {2: 200.0, 4: 400.0, 8: 410.0})).workers == 4
+    assert decide(Config(Efficiency(0.6), 1, 8), state(4, {2: 200.0, 4: 400.0, 8: 410.0})).workers == 6
 
 
 def test_the_texts_of_the_flag():

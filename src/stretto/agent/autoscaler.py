@@ -62,8 +62,10 @@ class Autoscaler:
                 self._startups.append(self._clock() - self._asked[1])
             self._asked = None
 
-    def commit(self, fields: dict[str, Any]) -> None:
+    def commit(self, fields: dict[str, Any], *, slices: int = 0) -> None:
         """A step was committed: the point at which a change may be asked for."""
+        if slices != self.config.slices:
+            self.config = replace(self.config, slices=slices, most=min(self.config.most, slices or self.config.most))
         self._measure(fields)
         wish = decide(self.config, self._state(fields))
         if wish.workers != self._agent.wanted:

@@ -34,7 +34,7 @@ class Tuning:
             self._slow, self.spare = None, 0
         self._straggling.commit(fields)
         if self._autoscaler is not None:
-            self._autoscaler.commit(fields)
+            self._autoscaler.commit(fields, slices=self._agent.slices)
 
     def switched(self, worker: str, fields: dict[str, Any]) -> None:
         """The first old member's word counts: newcomers have waited, and the others say the same."""

@@ -57,6 +57,10 @@ class Config:
     """Steps that a measurement needs."""
     window_s: float = 2.0
     """And seconds."""
+    slices: int = 0
+    """Of the job, where known: sizes that leave the busiest worker as many slices as a smaller one does are not tried."""
+    margin: float = 0.1
+    """A size that was found to pay is left only when the efficiency is below the threshold by more than this."""
     drift: float = 0.2
     """When the rate at one size changes by this part, what was measured at others no longer counts."""
 
@@ -217,7 +221,8 @@ def _search(goal: Efficiency | Utility, config: Config, state: State) -> Decisio
     known = [size for size in sorted(state.measured) if _fresh(config, state, size) is not None]
     below = max((size for size in known if size < state.workers), default=None)
     if below is not None:
-        pays, why = _pays(goal, state, below, state.workers)
+        held = here.steps >= 2 * config.steps
+        pays, why = _pays(goal, state, below, state.workers, margin=config.margin if held else 0.0)
         if not pays:
             return Decision(below, f"back to {below} workers: {why}")
     above = min((size for size in known if size > state.workers), default=None)
@@ -229,13 +234,13 @@ def _search(goal: Efficiency | Utility, config: Config, state: State) -> Decisio
     return _between(config, state, above, why) if above is not None else _up(config, state)
 
 
-def _pays(goal: Efficiency | Utility, state: State, few: int, many: int) -> tuple[bool, str]:
+def _pays(goal: Efficiency | Utility, state: State, few: int, many: int, *, margin: float = 0.0) -> tuple[bool, str]:
     slow, fast = state.measured[few].rate, state.measured[many].rate
     match goal:
         case Efficiency(threshold):
-            share = scaling_efficiency((few, slow), (many, fast))
-            sign = ">" if share > threshold else "<="
-            return share > threshold, f"efficiency of {few} to {many} is {share:.2f} {sign} {threshold:g}"
+            share, bound = scaling_efficiency((few, slow), (many, fast)), threshold - margin
+            sign = ">" if share > bound else "<="
+            return share > bound, f"efficiency of {few} to {many} is {share:.2f} {sign} {bound:g}"
         case Utility():
             low = net_utility(goal, workers=few, rate=slow, state=state)
             high = net_utility(goal, workers=many, rate=fast, state=state)
@@ -245,7 +250,7 @@ def _pays(goal: Efficiency | Utility, state: State, few: int, many: int) -> tupl
 
 def _between(config: Config, state: State, above: int, why: str) -> Decision:
     """A larger size did not pay. A doubling may have jumped over the best one: the middle is tried once."""
-    middle = (state.workers + above) // 2
+    middle = _smallest(config, (state.workers + above) // 2)
     if middle > state.workers and _fresh(config, state, middle) is None:
         return Decision(middle, f"trying {middle} workers: {why}")
     return Decision(state.workers, f"settled on {state.workers} workers: {why}")
@@ -254,11 +259,18 @@ def _between(config: Config, state: State, above: int, why: str) -> Decision:
 def _up(config: Config, state: State) -> Decision:
     """Doubles: sizes are few, and each costs a measurement."""
     most = config.most if state.free is None else min(config.most, state.workers + state.free)
-    target = min(2 * state.workers, most)
+    target = _smallest(config, min(2 * state.workers, most))
     if target <= state.workers:
         bound = "the most allowed" if state.workers >= config.most else "all that can be had"
         return Decision(state.workers, f"settled on {state.workers} workers: {bound}")
     return Decision(target, f"trying {target} workers")
+
+
+def _smallest(config: Config, workers: int) -> int:
+    """The smallest size that is as fast as this one: a step takes as long as the worker with the most slices."""
+    if not config.slices:
+        return workers
+    return -(-config.slices // -(-config.slices // workers))
 
 
 def _down(config: Config, state: State) -> Decision:

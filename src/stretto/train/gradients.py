@@ -74,6 +74,10 @@ class Gradients:
         self._move: Move | None = None
         self._weight: float | None = None
         self._last = False
+        self._parted = False
+        self._final = True
+        self._sums: dict[torch.nn.Parameter, torch.Tensor] = {}
+        """Of the parts of the slice at hand: a slice is one leaf of the tree, so its parts are added up by themselves."""
         self._launched = 0
         self._launch: Callable[[Bucket], None] | None = None
         self.used: set[int] = set()
@@ -81,10 +85,16 @@ class Gradients:
         """Told every slice's gradient of every parameter, where the noise scale is measured."""
         self.handles = [p.register_post_accumulate_grad_hook(self._arrived) for p in parameters]
 
+    @property
+    def launched(self) -> int:
+        """Buckets of this pass that are on their way."""
+        return self._launched
+
     def begin(self, program: Program, launch: Callable[[Bucket], None]) -> None:
         """A pass starts. `launch` is called for every bucket when its sums are complete."""
         self.again = False
         self.used = set()
+        self._sums = {}
         self._launched = 0
         self._launch = launch
         for bucket in self.buckets:
@@ -93,9 +103,11 @@ class Gradients:
         for parameter in self.parameters:
             parameter.grad = None
 
-    def enter(self, move: Move, *, weight: float | None, last: bool) -> None:
-        """A slice starts. `weight` multiplies its gradients where slices are not of one size."""
-        self._move, self._weight, self._last = move, weight, last
+    def enter(self, move: Move, *, weight: float | None, last: bool, part: tuple[int, int] = (0, 1)) -> None:
+        """A slice starts, or one of its parts. `weight` multiplies its gradients where they are not of one size."""
+        self._move, self._weight = move, weight
+        self._parted, self._final = part[1] > 1, part[0] == part[1] - 1
+        self._last = last and self._final
         self._fired = {}
         self.inside = True
 
@@ -164,11 +176,22 @@ class Gradients:
                 self.squares(gradient, parameter)
             if self._weight is not None:
                 gradient = gradient.to(bucket.flat.dtype) * self._weight
+        if self._parted:
+            gradient = self._sum_parts(parameter, gradient)
+            if not self._final:
+                return
         bucket.flat.take(move, place, gradient)
         if self._last:
             bucket.missing -= 1
             if bucket.missing == 0 and self.eager:
                 self._launch_complete()
+
+    def _sum_parts(self, parameter: torch.nn.Parameter, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        held = self._sums.pop(parameter, None)
+        total = held.add_(gradient) if held is not None and gradient is not None else gradient if held is None else held
+        if total is not None and not self._final:
+            self._sums[parameter] = total
+        return total
 
     def _launch_complete(self) -> None:
         while self._launched < len(self.buckets) and self.buckets[self._launched].missing == 0:

@@ -28,6 +28,7 @@ from stretto.train.group import Group
 from stretto.train.link import Link, Quiet
 from stretto.train.loader import Loader, check_loader
 from stretto.train.logs import Row, average
+from stretto.train.memory import Carried
 from stretto.train.planning import Planning
 from stretto.train.randomness import seed_all
 from stretto.train.reducer import Header, Reducer
@@ -54,7 +55,8 @@ class Stopped(Left):
 class Job:
     """Made by `stretto.join`."""
 
-    def __init__(self, *, seed: int, options: dict[str, Any], worker: str, link: Link | None, beat: Beat | Quiet) -> None:
+    def __init__(self, *, seed: int, options: dict[str, Any], worker: str, link: Link | None, beat: Beat | Quiet,
+                 carried: Carried | None = None) -> None:
         self.seed = seed
         self.options = options
         self.worker = worker
@@ -67,7 +69,8 @@ class Job:
         self._threads = torch.get_num_threads()
         self._link = link
         self._beat = beat
-        self._team = Team(worker, link=link, host=str(options.get("host", "127.0.0.1")))
+        self._carried = carried
+        self._team = carried.job._team if carried else Team(worker, link=link, host=str(options.get("host", "127.0.0.1")))
         self._shared = Shared()
         self._loaders: list[Loader] = []
         self._reducer: Reducer | None = None
@@ -202,7 +205,9 @@ class Job:
         self._planning.start()
         self._prepare_gradients()
         self._saver = open_saver(self)
-        if self._link is None:
+        if self._carried is not None:
+            self._carry_on(self._carried)
+        elif self._link is None:
             self._team.alone(self.slices)
             self._team.seat.tick = resume(self, self._saver)
             self._admitted = True
@@ -220,6 +225,17 @@ class Job:
         for loader in self._loaders:
             self._tell_loader(loader)
         self._stepped_at = time.monotonic()
+
+    def _carry_on(self, carried: Carried) -> None:
+        """This process was a member before its script ran out of memory, and still is."""
+        self._restore(self._shared.load(carried.skeleton, carried.tensors))
+        self._planning.carry_on(carried.plan)
+        self._last_commit = carried.job._last_commit
+        self._carried = None
+        self._admitted = True
+        if carried.broken:
+            roster = self._team.rescue()
+            self._say_switched(roster, 0.0)
 
     def _prepare_gradients(self) -> None:
         assert self._reducer is not None
@@ -519,6 +535,7 @@ class Job:
         failpoint("committed")
 
     def _epoch_done(self, loader: Loader) -> None:
+        self._planning.epoch_done()
         self._say("epoch", epoch=loader.epoch, loader=loader.number)
 
     def _evaluated(self, step: Step) -> None:
@@ -539,11 +556,18 @@ class Job:
 
 
 _job: Job | None = None
+_carried: Carried | None = None
 
 
 def join(seed: int = 0, *, threads: int | None = None) -> Job:
     """Makes this process a worker of the job that launched it, or a job of its own under plain `python`."""
-    global _job
+    global _job, _carried
+    if _carried is not None:
+        old, carried, _carried = _carried.job, _carried, None
+        prepare(int(old.options.get("threads") or threads or 1))
+        _job = Job(seed=seed, options=old.options, worker=old.worker, link=old._link, beat=old._beat, carried=carried)
+        seed_all(seed)
+        return _job
     if _job is not None:
         raise ScriptError("stretto.join was called a second time: a process is one worker of one job; keep the first job object")
     options: dict[str, Any] = json.loads(os.environ.get("STRETTO_OPTIONS", "{}"))
@@ -562,6 +586,12 @@ def join(seed: int = 0, *, threads: int | None = None) -> Job:
                   version=_version(), python=sys.version.split()[0])
     seed_all(seed)
     return _job
+
+
+def carry_on(carried: Carried) -> None:
+    """The next `join` of this process takes this over."""
+    global _job, _carried
+    _job, _carried = None, carried
 
 
 def current() -> Job | None:

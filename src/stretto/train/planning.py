@@ -63,6 +63,7 @@ class Planning:
         self._spent = [0.0, 0, 0.0]
         self._breakdown: dict[str, float] = {}
         self._reported = 0.0
+        self._latest: Step | None = None
 
     # ---- setting up
 
@@ -302,15 +303,33 @@ class Planning:
         self._tell(step.loader, Decision(step.loader.batch, step.parts,
                                          f"out of memory: at most {self._room[number]} samples at a time"))
 
+    def carried(self) -> dict[str, Any]:
+        """What a script that is started again in this process needs besides the shared state."""
+        return {"parts": dict(self._parts), "room": dict(self._room), "told": dict(self._told), "speed": self.speed,
+                "reported": self._reported}
+
+    def carry_on(self, carried: dict[str, Any]) -> None:
+        self._parts.update(carried["parts"])
+        self._room.update(carried["room"])
+        self._told.update(carried["told"])
+        self.speed, self._reported = carried["speed"], carried["reported"]
+
     # ---- what is reported
 
     def report(self, step: Step) -> None:
         """Application metrics, every few seconds, from the chief."""
         now = time.monotonic()
+        self._latest = step
         if not self.job.chief or now - self._reported < REPORT_S:
             return
-        self._reported = now
+        self._reported, self._latest = now, None
         self.job._say("report", step=step.index, of="job", metrics=self.metrics(step))
+
+    def epoch_done(self) -> None:
+        """The last word about an epoch, if the last step was not reported."""
+        step, self._latest = self._latest, None
+        if step is not None and self.job.chief:
+            self.job._say("report", step=step.index, of="job", metrics=self.metrics(step))
 
     def metrics(self, step: Step) -> dict[str, Any]:
         """The document of docs/metrics.md."""

@@ -173,14 +173,10 @@ class Reducer:
 
     def enter(self, move: Move, *, weight: float | None, last: bool, part: tuple[int, int] = (0, 1)) -> None:
         """A slice starts, or one of its parts: `part` is its place and how many there are."""
-        place, parts = part
-        if place == 0 and self.buffers is not None:
+        if part[0] == 0 and self.buffers is not None:
             self.buffers.enter()
         if self._train and self.gradients is not None:
-            if parts > 1:
-                merges = move.merges if place == parts - 1 else ()
-                move = Move(move.slice, move.buffer, move.first and place == 0, merges)
-            self.gradients.enter(move, weight=weight, last=last and place == parts - 1)
+            self.gradients.enter(move, weight=weight, last=last, part=part)
 
     def leave(self, move: Move, *, weight: float | None, part: tuple[int, int] = (0, 1)) -> None:
         if self._train and self.gradients is not None:

@@ -14,6 +14,7 @@ from typing import Any
 from stretto.core.errors import UsageError
 from stretto.train import job as jobs
 from stretto.train.job import Stopped
+from stretto.train.memory import MOST, carry
 from stretto.train.team import Left
 
 
@@ -22,7 +23,7 @@ def run_script(path: str, argv: Sequence[str]) -> int:
     sys.argv = [path, *argv]
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     try:
-        runpy.run_path(path, run_name="__main__")
+        _run(path)
         _finished()
     except Stopped:
         _finished()
@@ -43,6 +44,20 @@ def run_script(path: str, argv: Sequence[str]) -> int:
              usage=isinstance(error, UsageError))
         return 1
     return 0
+
+
+def _run(path: str) -> None:
+    """The script, again from its top where it ran out of memory and can do with less."""
+    for _ in range(MOST):
+        try:
+            runpy.run_path(path, run_name="__main__")
+            return
+        except BaseException as error:
+            carried = carry(jobs.current(), error)
+            if carried is None:
+                raise
+        jobs.carry_on(carried)
+    runpy.run_path(path, run_name="__main__")
 
 
 def _tick() -> int | None:

@@ -1,0 +1,80 @@
+"""`stretto explain`: why a run had the batch sizes and the workers that it had."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from stretto.cli.common import Json, Run, Runs, emit, folder_of
+from stretto.core.journal import Commit, Event, Plan, Record, Report, Switch, lives
+
+TOLD = ("autoscale", "straggler", "skipped", "scale", "memory")
+SHOWN = 200
+
+
+def command(run: Run, *, runs: Runs = None, json: Json = False) -> None:
+    folder = folder_of(run, runs)
+    records = lives(folder.records())
+    lines = decisions(records)
+    measured = next((dict(one.metrics) for one in reversed(records) if isinstance(one, Report) and one.of == "job"), None)
+    if json:
+        return emit({"run": folder.name, "decisions": lines, "measured": measured})
+    console = Console(highlight=False)
+    console.print(_table(lines[-SHOWN:]) if lines else "nothing was decided: a fixed batch, and nobody asked for other workers")
+    if measured is not None:
+        console.print()
+        console.print(_measured(measured))
+
+
+def decisions(records: list[Record]) -> list[dict[str, Any]]:
+    """Everything that was decided about batch and workers, in order, with the step it fell on."""
+    began = records[0].t if records else 0.0
+    step, found = 0, []
+    for one in records:
+        match one:
+            case Commit():
+                step = one.step
+            case Plan():
+                parts = f" in {one.parts} parts a slice" if one.parts > 1 else ""
+                factor = f", rate x{one.factor:.3g}" if one.factor != 1 else ""
+                found.append(_line(one.t - began, one.step, "batch", f"{one.batch}{parts}{factor}: {one.reason}"))
+            case Event() if one.what in TOLD:
+                found.append(_line(one.t - began, step, one.what, one.text))
+            case Switch() if one.cause in ("join", "leave", "balance"):
+                found.append(_line(one.t - began, one.step, one.cause, f"{one.workers} workers, pause {one.pause_ms:.1f} ms"))
+            case _:
+                pass
+    return found
+
+
+def _line(seconds: float, step: int, what: str, text: str) -> dict[str, Any]:
+    return {"seconds": round(seconds, 3), "step": step, "what": what, "text": text}
+
+
+def _table(lines: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title in ("seconds", "step", "what", "why"):
+        table.add_column(title, justify="right" if title in ("seconds", "step") else "left", overflow="fold")
+    for one in lines:
+        table.add_row(f"{one['seconds']:.2f}", str(one["step"]), one["what"], one["text"])
+    return table
+
+
+def _measured(metrics: dict[str, Any]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    noise, model, left = metrics.get("noise"), metrics.get("throughput"), metrics.get("remaining")
+    table.add_row("progress", f"{metrics['progress']:.1f} steps of batch {metrics['range']['initial']}")
+    table.add_row("speed", f"{metrics['samples_per_s']:.1f} samples/s, goodput {metrics['goodput']:.1f} at efficiency "
+                           f"{metrics['efficiency']:.3f}")
+    if noise:
+        table.add_row("noise scale", f"{noise['scale']:.4g} samples, from {noise['measured']} steps ({noise['ignored']} ignored)")
+    if model:
+        table.add_row("step time", f"{model['alpha_grad']:.3g} s + {model['beta_grad']:.3g} s a sample; exchange "
+                                   f"{model['alpha_within']:.3g} s; confidence {model['confidence']:.2f}")
+    if left and left.get("seconds") is not None:
+        table.add_row("remaining", f"{left['samples']} samples, about {left['seconds']:.0f} s")
+    return table
