@@ -81,7 +81,7 @@ class Hub:
 
     def progressed(self, job: str, points: Sequence[Point]) -> None:
         self._progressed.add(job)
-        if any(reader.job == job for reader in self.readers):
+        if points and any(reader.job == job for reader in self.readers):
             self._points.setdefault(job, []).extend(points)
 
     def allocated(self) -> None:

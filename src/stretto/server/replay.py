@@ -7,7 +7,6 @@ was measured are left out, and said to be.
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 from typing import Any
@@ -75,7 +74,6 @@ def outcome_of(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    os.nice(10)
     request = json.load(sys.stdin)
     try:
         answers = [
