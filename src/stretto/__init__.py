@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from stretto.batching.rules import LinearScale as LinearScale
     from stretto.batching.rules import SqrtScale as SqrtScale
     from stretto.core.errors import StrettoError as StrettoError
+    from stretto.server.client import Client as Client
     from stretto.train.job import Job as Job
     from stretto.train.job import join as join
     from stretto.train.stopping import on_load as on_load
@@ -32,6 +33,7 @@ _HOMES = {
     "LinearScale": "stretto.batching.rules",
     "SqrtScale": "stretto.batching.rules",
     "LEGW": "stretto.batching.rules",
+    "Client": "stretto.server.client",
 }
 """Where the public names live. They are loaded on first use, so that the command line's help loads no torch."""
 
