@@ -1,8 +1,8 @@
 """Module buffers: every slice starts from the step's values; at the end the slices' values are combined in tree order.
 
-Floating-point buffers become the weighted mean over the slices, integers (counters) the start value plus all increments, booleans
-whatever any slice set. Only buffers that move take part: those of batch norms from the start, others from the first time that one is
-seen to change, when the pass is repeated with it.
+Floating-point buffers become the weighted mean over the slices, integers (counters) the start value plus all increments,
+booleans whatever any slice set. Only buffers that move take part: those of batch norms from the start, others from the
+first time that one is seen to change, when the pass is repeated with it.
 """
 
 from __future__ import annotations

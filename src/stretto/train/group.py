@@ -40,10 +40,21 @@ def _sockets() -> set[int]:
     return found
 
 
-def _is_tcp(fd: int) -> bool:
+def _belongs(fd: int, stores: set[int]) -> bool:
+    """Whether a socket that appeared is one of the group's: TCP, and not a rendezvous store's that appeared meanwhile."""
     try:
         with socket.socket(fileno=os.dup(fd)) as held:
-            return held.family in (socket.AF_INET, socket.AF_INET6) and held.type == socket.SOCK_STREAM
+            if held.family not in (socket.AF_INET, socket.AF_INET6) or held.type != socket.SOCK_STREAM:
+                return False
+            return held.getsockname()[1] not in stores and not (_connected(held) and held.getpeername()[1] in stores)
+    except OSError:
+        return False
+
+
+def _connected(held: socket.socket) -> bool:
+    try:
+        held.getpeername()
+        return True
     except OSError:
         return False
 
@@ -59,6 +70,10 @@ class Rendezvous:
     @property
     def address(self) -> tuple[str, int]:
         return self.host, self._own.port
+
+    @property
+    def ports(self) -> set[int]:
+        return {self._own.port, *(port for _, port in list(self._clients))}
 
     def of(self, address: tuple[str, int]) -> dist.Store:
         if address == self.address:
@@ -103,8 +118,9 @@ class Group:
                 new = _sockets() - before
         except RuntimeError as error:
             raise Broken(f"roster {self.roster.number} could not be connected: {error}") from error
+        stores = rendezvous.ports | {member.address[1] for member in self.roster.members}
         for fd in new:
-            if _is_tcp(fd):
+            if _belongs(fd, stores):
                 self._fds[fd] = os.fstat(fd).st_ino
 
     def _meet(self, store: dist.Store, wanted: Callable[[], bool]) -> None:

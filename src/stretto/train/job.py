@@ -489,7 +489,8 @@ class Job:
         if self.chief:
             self._say("digest", step=step, digests=digests, equal=equal)
         if not equal:
-            raise ScriptError(f"the workers' states differ after step {step}: {digests}; something in the script depends on the worker")
+            raise ScriptError(f"the workers' states differ after step {step}: {digests}; something in the script depends on "
+                              "the worker")
 
     # ---- what is told
 
