@@ -21,7 +21,7 @@ INSTALLED := $(VENV)/.installed
 PEERS := $(VENV)/.peers
 BENCHMARKS := overhead exchange rescale start checkpoint resume policies server sharing noise straggler autoscale hosts
 
-.PHONY: help setup test-deps web pins lint format test test-long demo experiments bench clean \
+.PHONY: help setup test-deps web pins lint format test test-long demo experiments bench bench-page clean \
         test-chaos test-sim test-durability test-hosts test-hosts-chaos test-fuzz test-server-chaos \
         $(addprefix bench-,$(BENCHMARKS))
 
@@ -117,6 +117,9 @@ bench-noise: $(PEERS)  ## the cost of measuring noise scale and goodput
 bench-straggler: $(PEERS)  ## one slow worker: rebalanced against ignored
 bench-autoscale: $(PEERS)  ## time and cost of jobs that size themselves
 bench-hosts: $(PEERS)  ## losing a host, beside torchrun (root)
+
+bench-page: setup  ## write docs/benchmarks.md and the README's table from the results
+	$(PY) -m benchmarks.page
 
 $(addprefix bench-,$(BENCHMARKS)): bench-%:
 	$(PY) -m benchmarks.$* $(ARGS)

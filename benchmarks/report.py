@@ -73,8 +73,8 @@ def show(name: str, rows: Sequence[Row], *, notes: Sequence[str] = ()) -> None:
     table.add_column("beside it")
     words = {True: "[green]yes[/]", False: "[red]no[/]", None: ""}
     for row in rows:
-        peers = ", ".join(f"{key} {_figure(value)}" for key, value in row.peers.items())
-        table.add_row(row.name, _figure(row.value), row.bar, words[row.holds], peers)
+        peers = ", ".join(f"{key} {figure(value)}" for key, value in row.peers.items())
+        table.add_row(row.name, figure(row.value), row.bar, words[row.holds], peers)
     console = Console(width=None if os.isatty(1) else 160)
     console.print(table)
     for note in notes:
@@ -122,7 +122,8 @@ def _commit() -> str | None:
     return run.stdout.strip() or None
 
 
-def _figure(value: object) -> str:
+def figure(value: object) -> str:
+    """A number as people read it."""
     if value is None:
         return "–"
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -1,0 +1,83 @@
+"""Writes docs/benchmarks.md, and the table in README.md, from benchmarks/results/*.json: figures are never typed by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import RESULTS, ROOT, figure
+
+PAGE = ROOT / "docs" / "benchmarks.md"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- measured: written by `make bench-page` -->", "<!-- end of measured -->"
+ORDER = ("overhead", "exchange", "rescale", "start", "checkpoint", "resume", "policies", "server", "sharing", "noise", "straggler",
+         "autoscale", "hosts")
+SHOWN = {
+    "overhead": ("",),
+    "exchange": ("100 MB, 2 workers: tree / all-reduce", "100 MB, 4 workers: tree / all-reduce"),
+    "rescale": ("join: ", "SIGKILL: ", "SIGSTOP: "),
+    "start": ("",),
+}
+"""Beginnings of the rows that the README shows."""
+INTRODUCTION = """# Benchmarks
+
+Written by `make bench-page` from `benchmarks/results/*.json`; `make bench-NAME` measures one of them again.
+
+Every benchmark measures its peers in the same run and in turns with them, so that a busy machine hits all sides alike. Compare the
+ratios; the absolute times are those of the machine named with each table. Where a bar is missed, the table says so.
+"""
+
+
+def read() -> dict[str, dict[str, Any]]:
+    found = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
+    return dict(sorted(found.items(), key=lambda pair: (ORDER.index(pair[0]) if pair[0] in ORDER else len(ORDER), pair[0])))
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    lines = ["| what | measured | bar | holds | beside it |", "|---|--:|---|---|---|"]
+    words = {True: "yes", False: "**no**", None: ""}
+    for row in rows:
+        peers = ", ".join(f"{name} {figure(value)}" for name, value in (row.get("peers") or {}).items())
+        lines.append(f"| {row['name']} | {figure(row['value'])} | {row['bar']} | {words[row['holds']]} | {peers} |")
+    return lines
+
+
+def where(document: dict[str, Any]) -> str:
+    machine = document.get("machine") or {}
+    versions = ", ".join(f"{name} {version}" for name, version in (machine.get("versions") or {}).items())
+    return (f"{str(document.get('date', ''))[:10]}, {machine.get('cpu')}, {machine.get('cores')} cores, "
+            f"load {machine.get('load')}, {versions}")
+
+
+def page(documents: dict[str, dict[str, Any]]) -> str:
+    parts = [INTRODUCTION]
+    for name, document in documents.items():
+        parts += [f"## {name}\n", where(document) + "\n", "\n".join(table(document["rows"])) + "\n"]
+        parts += ["\n".join(f"- {note}" for note in document["notes"]) + "\n"] if document.get("notes") else []
+    return "\n".join(parts)
+
+
+def excerpt(documents: dict[str, dict[str, Any]]) -> str:
+    rows = [row for name, starts in SHOWN.items() if name in documents for row in documents[name]["rows"]
+            if row["name"].startswith(starts) and row["holds"] is not None]
+    if not rows:
+        return "Nothing has been measured yet: `make bench`.\n"
+    return "\n".join(table(rows)) + "\n"
+
+
+def fill(readme: Path, text: str) -> None:
+    before, rest = readme.read_text().split(BEGIN)
+    after = rest.split(END)[1]
+    readme.write_text(f"{before}{BEGIN}\n{text}{END}{after}")
+
+
+def main() -> None:
+    documents = read()
+    PAGE.write_text(page(documents))
+    fill(README, excerpt(documents))
+    print(f"{PAGE.relative_to(ROOT)} and the table in {README.name}: {', '.join(documents) or 'no results'}")
+
+
+if __name__ == "__main__":
+    main()
