@@ -1,0 +1,1 @@
+"""Experiments on batch size and learning rate: `make experiments` runs them and writes docs/experiments.md."""
