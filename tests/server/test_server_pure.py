@@ -23,7 +23,7 @@ from stretto.server.known import Known
 from stretto.server.models import JobState
 from stretto.server.policies import Snapshot, check
 from stretto.server.policy_process import decide
-from stretto.server.snapshot import fitted, job_view, limits
+from stretto.server.snapshot import fitted, job_view, limits, turns
 from stretto.server.spec import JobSpec
 from stretto.server.state import FOLDS, Conflict, Record, fold
 from stretto.server.work import work_of
@@ -368,3 +368,15 @@ def test_fitting_never_takes_more_slots_than_there_are(found: list[tuple[int, in
         used = sum(count for placed in after.values() for name, count in placed if name == node.name)
         assert used <= max(node.slots, before[node.name])
     assert set(after) == set(places)
+
+
+def test_nobody_is_set_back_while_all_fit_or_before_its_turn_is_over() -> None:
+    runs = record(turn_at=100.0)
+    waits = record(id="j-baaaaaaaaaaa", state=JobState.QUEUED)
+    assert turns([runs, waits], slots=2, now=1000.0, turn_s=60.0) == frozenset(), "both fit: it is shrunk instead"
+    assert turns([runs, waits], slots=1, now=120.0, turn_s=60.0) == frozenset(), "not yet"
+    assert turns([runs, waits], slots=1, now=160.0, turn_s=60.0) == {runs.id}
+    urgent = replace(waits, spec=SPEC.model_copy(update={"priority": 5}))
+    assert turns([runs, urgent], slots=1, now=120.0, turn_s=60.0) == {runs.id}, "for somebody more important at once"
+    fixed = replace(runs, spec=SPEC.model_copy(update={"preemptible": False}))
+    assert turns([fixed, urgent], slots=1, now=1000.0, turn_s=60.0) == frozenset()

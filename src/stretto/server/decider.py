@@ -20,7 +20,7 @@ from stretto.server.fitting import fit
 from stretto.server.ledger import Ledger
 from stretto.server.models import ACTIVE, JobState
 from stretto.server.policies import Answer, Runner, Snapshot
-from stretto.server.snapshot import SCHEDULED, job_view, measured, nodes_view, places_view, without_held
+from stretto.server.snapshot import SCHEDULED, job_view, measured, nodes_view, places_view, turns, without_held
 from stretto.server.state import Conflict, Draft, Record
 from stretto.server.storage import StorageDown
 
@@ -84,14 +84,16 @@ class Decider:
         known = conductor.book.known
         quota = conductor.settings.quota
         seen = {record.id: found for record in records if (found := measured(known[record.id])) is not None}
-        jobs = [job_view(record, known[record.id], quota=quota, now=time.time()) for record in records]
         usable = without_held(nodes, leaving)
+        now = time.time()
+        free = turns(records, slots=sum(node.slots for node in usable), now=now, turn_s=conductor.settings.turn_s)
+        jobs = [job_view(one, known[one.id], quota=quota, now=now, preemptible=one.id in free) for one in records]
         return Snapshot(
             policy=self.policy,
             jobs=jobs,
             nodes=usable,
             places=fit(jobs, usable, _on(places_view(records), nodes)),
-            time_s=time.time(),
+            time_s=now,
             measured=seen,
             cooldown_s=conductor.settings.cooldown_s,
         )

@@ -130,7 +130,7 @@ def _say_running(
     if why == "plan":
         return f"{name} has {has}{moving}: its scaling plan says so.", "plan", ["the plan's next line"]
     if why == "pinned":
-        return f"{name} has {has}{moving}: it is pinned there.", "pinned", [f"`stretto scale {record.id} 0` gives it back to the policy"]
+        return f"{name} has {has}{moving}: it is pinned there.", "pinned", [f"`stretto scale {record.id} 0` frees it"]
     if record.wanted >= most:
         if why == "wish":
             return f"{name} has {has}{moving}: that is what was wished for.", "wish", [f"`stretto scale {record.id} N`"]

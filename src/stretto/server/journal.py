@@ -51,8 +51,8 @@ def read(record: Record, known: Known, lines: Sequence[Mapping[str, Any]]) -> Re
         elif kind == "resume":
             known.rewind(dict(line))
         elif kind == "end":
-            known.end = {key: line.get(key) for key in ("state", "digest", "steps", "error")}
-        elif kind == "event" and line.get("what") in TOLD and len(reading.drafts) < MOST_EVENTS:
+            known.end = _end(line)
+        elif kind == "event" and str(line.get("what")) in TOLD and len(reading.drafts) < MOST_EVENTS:
             reading.drafts.append(_told(line))
     reading.points = _spread(reading.points)
     reading.lost = known.lost - lost
@@ -80,6 +80,16 @@ def _resized(line: Mapping[str, Any], before: int) -> Draft:
     words = f", {pause:.0f} ms pause" if pause is not None else ""
     text = f"{before} → {workers} workers at step {_step(line)}{words} ({cause})"
     return Draft("resized", text, {"workers": workers, "before": before, "step": _step(line), "cause": cause, "pause_ms": pause})
+
+
+def _end(line: Mapping[str, Any]) -> dict[str, Any]:
+    digest, error, steps = line.get("digest"), line.get("error"), line.get("steps")
+    return {
+        "state": str(line.get("state"))[:40],
+        "digest": digest[:128] if isinstance(digest, str) else None,
+        "steps": steps if isinstance(steps, int) and not isinstance(steps, bool) and 0 <= steps < 1 << 62 else None,
+        "error": str(error)[:4000] if error else None,
+    }
 
 
 def _told(line: Mapping[str, Any]) -> Draft:

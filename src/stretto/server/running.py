@@ -8,12 +8,12 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import uvicorn
 
 from stretto.core.errors import UsageError
 from stretto.server.app import Server, build, create_app
+from stretto.server.login import read_login
 from stretto.server.settings import Settings
 from stretto.server.tokens import first_token
 
@@ -74,11 +74,3 @@ def login(server: Server, *, port: int) -> str:
         json.dump({"url": address(server.settings, port), "token": token}, file)
     os.replace(fresh, path)
     return token
-
-
-def read_login(path: Path) -> tuple[str, str] | None:
-    try:
-        value = json.loads(path.read_text())
-        return str(value["url"]), str(value["token"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

@@ -33,6 +33,8 @@ class Settings:
     """The most slots that the jobs of one tenant may hold together."""
     cooldown_s: float = 5.0
     """A job that was resized is left alone for so long, unless somebody waits for its minimum."""
+    turn_s: float = 120.0
+    """A job that was started is not set back to the queue before, except for one of a higher priority."""
     rate: float = 200.0
     most_jobs: int = 20_000
     launcher: tuple[str, ...] = field(default=STRETTO)

@@ -33,7 +33,7 @@ def limits(record: Record, *, step: int) -> tuple[int, int, str]:
     return elastic.min, elastic.max, ""
 
 
-def job_view(record: Record, known: Known, *, quota: int | None, now: float) -> Job:
+def job_view(record: Record, known: Known, *, quota: int | None, now: float, preemptible: bool = True) -> Job:
     """A job as far as a policy may know it."""
     least, most, why = limits(record, step=known.step)
     progress = known.progress(steps=record.spec.steps)
@@ -50,7 +50,7 @@ def job_view(record: Record, known: Known, *, quota: int | None, now: float) -> 
         priority=2.0 ** (record.spec.priority / 10.0),
         deadline_s=record.spec.deadline,
         pinned=why == "pinned" and record.wanted == record.wish and record.state is not JobState.QUEUED,
-        preemptible=record.spec.preemptible and record.state is not JobState.STARTING,
+        preemptible=preemptible,
         owner=record.tenant,
         quota=quota,
         attained_s=known.worker_seconds,
@@ -63,6 +63,25 @@ def job_view(record: Record, known: Known, *, quota: int | None, now: float) -> 
         losses=losses(known),
         models={"default": model} if model is not None else {},
         utilisation=finite(known.report.get("utilisation")),
+    )
+
+
+def turns(records: Sequence[Record], *, slots: int, now: float, turn_s: float) -> frozenset[str]:
+    """Jobs that a decision may set back to the queue.
+
+    Taking a job off costs it a checkpoint and a start, so nobody is taken off while everybody's fewest workers fit, or before it
+    has had its turn; somebody more important that waits need not wait for that.
+    """
+    if sum(record.spec.elastic.min for record in records) <= slots:
+        return frozenset()
+    waiting = [record.spec.priority for record in records if record.state is JobState.QUEUED]
+    highest = max(waiting, default=-(10**9))
+    return frozenset(
+        record.id
+        for record in records
+        if record.spec.preemptible
+        and record.state is JobState.RUNNING
+        and (record.spec.priority < highest or now - (record.turn_at or now) >= turn_s)
     )
 
 

@@ -45,6 +45,8 @@ class Record:
     version: int = 1
     started_at: float | None = None
     ended_at: float | None = None
+    turn_at: float | None = None
+    """When the present life began to train: turns count from here."""
     wanted: int = 0
     nodes: dict[str, int] = field(default_factory=dict)
     wish: int | None = None
@@ -120,7 +122,8 @@ def _allocated(record: Record, data: dict[str, Any], t: float) -> Record:
 
 def _ready(record: Record, data: dict[str, Any], t: float) -> Record:
     _need(record, frozenset({JobState.STARTING}), "ready")
-    return replace(record, state=JobState.RUNNING, workers=int(data["workers"]), started_at=record.started_at or t)
+    begun = record.started_at or t
+    return replace(record, state=JobState.RUNNING, workers=int(data["workers"]), started_at=begun, turn_at=t)
 
 
 def _resized(record: Record, data: dict[str, Any], _t: float) -> Record:

@@ -1,0 +1,42 @@
+"""Sharing under the default policy: jobs make room for each other and grow when others leave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from server_harness import job, running, until
+
+LONG = {"steps": 100_000, "step_s": 0.1}
+
+
+def test_a_running_job_makes_room_for_one_that_waits_and_grows_when_it_leaves(tmp_path: Path) -> None:
+    with running(tmp_path / "home", slots=2, policy="goodput") as server, server.client() as client:
+        first = client.submit(job("first", most=2, **LONG)).id
+        until(lambda: client.job(first).workers == 2, what="alone, it has everything", timeout_s=120)
+        second = client.submit(job("second", most=2, **LONG)).id
+        until(lambda: client.job(second).state == "running", what="the second has started", timeout_s=120)
+        assert (client.job(first).workers, client.job(second).workers) == (1, 1)
+        assert client.job(first).restarts == 0
+        assert client.explain(first).constraint in ("slots", "policy")
+        client.cancel(second)
+        until(lambda: client.job(first).workers == 2, what="it has grown again", timeout_s=120)
+        kinds = [event.kind for event in client.events(first).items]
+        assert kinds.count("started") == 1, "nobody was restarted"
+        causes = [event.data["cause"] for event in client.events(first).items if event.kind == "resized"]
+        assert causes == ["leave", "join"]
+
+
+def test_five_jobs_on_two_slots_all_finish_and_share(tmp_path: Path) -> None:
+    with running(tmp_path / "home", slots=2, policy="goodput") as server, server.client() as client:
+        made = [client.submit(job(f"job-{place}", steps=40, most=2)).id for place in range(5)]
+        seen: set[int] = set()
+
+        def ended() -> bool:
+            found = [client.job(one) for one in made]
+            seen.add(sum(one.state == "running" for one in found))
+            assert sum(one.workers for one in found) <= 2
+            return all(one.state.ended for one in found)
+
+        until(ended, what="all have ended", timeout_s=240)
+        assert all(client.job(one).state == "finished" for one in made)
+        assert 2 in seen, "two at a time"
