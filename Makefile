@@ -75,10 +75,10 @@ test-chaos: setup  ## N=200 random schedules of real processes: joins, leaves, k
 	STRETTO_CHAOS_RUNS=$(or $(N),200) $(PYTEST) --timeout 0 tests/chaos $(ARGS)
 
 test-sim: setup  ## SEEDS=20000 seeds of the simulated roster protocol
-	STRETTO_SIM_SEEDS=$(or $(SEEDS),20000) $(PYTEST) --timeout 0 tests/sim $(ARGS)
+	$(PY) -m stretto.simulation.rosters --seeds $(or $(SEEDS),20000) $(ARGS)
 
 test-durability: setup  ## LIVES=100 kills of a whole job with saves under way; each resumes to the same digest
-	STRETTO_LIVES=$(or $(LIVES),100) $(PYTEST) --timeout 0 tests/durability $(ARGS)
+	STRETTO_LIVES=$(or $(LIVES),100) $(PYTEST) --timeout 0 tests/durability/test_lives.py $(ARGS)
 
 test-hosts: setup  ## several hosts as network namespaces, with etcd and sshd (root)
 	$(PYTEST) -m hosts $(ARGS)
@@ -87,10 +87,10 @@ test-hosts-chaos: setup  ## N=50 random failures of hosts, links and etcd member
 	STRETTO_HOSTS_RUNS=$(or $(N),50) $(PYTEST) --timeout 0 -m hosts tests/hosts $(ARGS)
 
 test-fuzz: setup  ## 100,000 hostile requests to the server
-	STRETTO_FUZZ_REQUESTS=100000 $(PYTEST) --timeout 0 tests/server $(ARGS)
+	STRETTO_FUZZ_REQUESTS=100000 $(PYTEST) --timeout 0 tests/server/test_server_fuzz.py $(ARGS)
 
 test-server-chaos: setup  ## ten minutes of kills of workers, agents and the server under load
-	STRETTO_SERVER_CHAOS_S=600 $(PYTEST) --timeout 0 tests/server $(ARGS)
+	STRETTO_SERVER_CHAOS_S=600 $(PYTEST) --timeout 0 tests/server/test_server_real.py $(ARGS)
 
 ##@ See
 
