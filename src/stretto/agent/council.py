@@ -151,7 +151,10 @@ class Council:
     # ---- what this agent says
 
     def tell(self, status: WorkerStatus) -> None:
-        """A worker's status has changed."""
+        """A worker's status has changed. Who is to leave stays so."""
+        before = self._mine.get(status.worker)
+        if before is not None and before.leaving:
+            status = replace(status, leaving=True)
         self._mine[status.worker] = status
         self._presence.put(keys.WORKERS + status.worker, status.document())
 

@@ -8,7 +8,6 @@ whether it may be replaced (`budget`), who trains next (`membership.protocol`).
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 import traceback
 from collections.abc import Coroutine
@@ -18,6 +17,7 @@ from typing import Any
 from stretto.agent.blame import Crash, Failure, Ledger, exit_code_of
 from stretto.agent.budget import Budget
 from stretto.agent.council import Asked, Council
+from stretto.agent.ending import Ending
 from stretto.agent.fingerprints import differences
 from stretto.agent.folder import RunFolder
 from stretto.agent.forks import ForkServer, describe_exit
@@ -25,11 +25,12 @@ from stretto.agent.link import Message, misread
 from stretto.agent.options import RunOptions
 from stretto.agent.outcome import INTERRUPTED, STOPPED, Outcome
 from stretto.agent.patrol import patrol
+from stretto.agent.postmortem import examine, poisoned
 from stretto.agent.record import Recorder
+from stretto.agent.standing import standing
 from stretto.agent.tuning import Tuning
 from stretto.agent.watch import Limits, Verdict
 from stretto.agent.worker import Worker, prepare
-from stretto.core.beat import Activity
 from stretto.core.errors import JobFailed, UsageError
 from stretto.core.roster import Roster
 from stretto.membership.embedded import EmbeddedStore
@@ -60,7 +61,7 @@ class Supervisor:
         self._budget = Budget(options.max_restarts)
         self._limits = Limits(outside_s=options.hang_timeout_s, slice_s=options.slice_timeout_s,
                               first_slice_s=max(options.slice_timeout_s, Limits().first_slice_s))
-        self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.ending = Ending()
         self._tasks: set[asyncio.Task[None]] = set()
         self._life = life
         self._resume = resume
@@ -68,10 +69,8 @@ class Supervisor:
         self._scheduled = 0
         self._forfeited = 0
         self._fingerprint: dict[str, Any] | None = None
-        self._finals: dict[str, Message] = {}
-        self._stopping: int | None = None
         self._last_words = ""
-        self._ending = False
+        self._closing = False
         self.tuning = Tuning(self)
 
     async def run(self) -> Outcome:
@@ -80,9 +79,9 @@ class Supervisor:
         watcher.add_done_callback(self._task_done)
         await self.council.open()
         try:
-            return await self._outcome
+            return await self.ending.outcome
         finally:
-            self._ending = True
+            self._closing = True
             watcher.cancel()
             await self._tear_down()
 
@@ -95,7 +94,7 @@ class Supervisor:
 
     def balance(self) -> None:
         """Starts what is missing; ends what is too much and not yet training. Members are let go by the leader's plan."""
-        if self._ending or self._outcome.done() or self._stopping is not None:
+        if self._closing or self.ending.begun:
             return
         if any(worker.status.phase is Phase.FINISHED for worker in self.workers.values()):
             return  # the end has begun: whoever came now would find nothing to do
@@ -113,7 +112,7 @@ class Supervisor:
     def scale(self, workers: int) -> None:
         """Another wanted number. Refused where it is out of the job's bounds."""
         options = self.options
-        if self._stopping is not None:
+        if self.ending.stopping is not None:
             raise UsageError(f"run {self.folder.name!r} is being stopped: it cannot be scaled any more")
         if not options.least <= workers <= options.most:
             raise UsageError(f"{workers} workers are out of this run's bounds, {options.least} to {options.most}: choose a "
@@ -137,7 +136,7 @@ class Supervisor:
         )
         self.workers[name] = worker
         env = {"STRETTO_WORKER": name, "STRETTO_AGENT": self.options.agent,
-               "STRETTO_RUN": str(self.folder.path.resolve()), 
+               "STRETTO_RUN": str(self.folder.path.resolve()),
                "STRETTO_OPTIONS": self.options.for_workers(run=self.folder.name, life=self._life, resume=self._resume)}
 
         async def fork() -> None:
@@ -146,7 +145,7 @@ class Supervisor:
                 worker.started = time.monotonic()
                 self.recorder.event("started", f"pid {worker.pid}", worker=name)
             except JobFailed as error:
-                self._fail(Failure(str(error)))
+                self.ending.fail(Failure(str(error)))
 
         self.council.tell(worker.status)
         self._spawn(fork())
@@ -172,7 +171,7 @@ class Supervisor:
         rest = sum(one.serving or one.status.phase is Phase.FINISHED for one in self.workers.values()) + self._scheduled
         if rest < self.options.least:
             crash = worker.crash
-            self._fail(Failure(f"worker {worker.name} {why}, and it is not replaced any more ({budget}): {rest} workers "
+            self.ending.fail(Failure(f"worker {worker.name} {why}, and it is not replaced any more ({budget}): {rest} workers "
                                f"are left, the job needs {self.options.least}", crash.traceback if crash else ""))
         else:
             self.recorder.event("warning", f"is not replaced any more ({budget}); `stretto scale` starts others",
@@ -184,6 +183,8 @@ class Supervisor:
         worker = self.workers[name]
         if worker.dead or worker.verdict is not None:
             return
+        if worker.dismissed:
+            return  # what it still says cannot bring it back
         wrong = misread(message)
         if wrong:
             return self._condemn(worker, Verdict("fault", wrong))
@@ -210,6 +211,7 @@ class Supervisor:
             case "commit":
                 if self.recorder.commit(fields):
                     self.tuning.commit(fields)
+                self._goes_on(worker, fields)
             case "digest":
                 self._digest(worker, fields)
             case "event":
@@ -275,15 +277,10 @@ class Supervisor:
             members = self.council.roster.workers if self.council.roster is not None else ()
             differ = self.recorder.digest(step, worker.name, str(fields["digest"]), members=members)
         if differ:
-            self._differ(f"after step {step}", differ)
-
-    def _differ(self, when: str, digests: dict[str, str]) -> None:
-        told = ", ".join(f"{name} {value[:16]}" for name, value in sorted(digests.items()))
-        self._fail(Failure(f"the workers' states differ {when}: {told}. Something in the script depends on the worker (its "
-                           "rank, its own random numbers, time, a value read from outside): make it alike everywhere"))
+            self.ending.differ(f"after step {step}", differ)
 
     def _finished(self, worker: Worker, fields: dict[str, Any]) -> None:
-        self._finals[worker.name] = fields
+        self.ending.finished(worker.name, fields)
         worker.status = replace(worker.status, phase=Phase.FINISHED, tick=fields.get("tick"))
         self.recorder.event("finished", worker=worker.name)
         self.council.tell(worker.status)
@@ -297,6 +294,12 @@ class Supervisor:
             self.recorder.event("warning", f"its script ended {self.options.grace_s:g} s ago (--grace), its process does not: "
                                            "it is killed", worker=worker.name)
             self.forks.kill(worker.pid)
+
+    def _goes_on(self, worker: Worker, fields: dict[str, Any]) -> None:
+        """Once somebody has finished, the leader has to know of everybody who trains further than that one did."""
+        if any(one.status.phase is Phase.FINISHED for one in self.workers.values()) and isinstance(fields.get("tick"), int):
+            worker.status = replace(worker.status, tick=fields["tick"])
+            self.council.tell(worker.status)
 
     def _left(self, worker: Worker, fields: dict[str, Any]) -> None:
         worker.left = True
@@ -344,10 +347,10 @@ class Supervisor:
         crash = self._ledger.crashes[-1] if self._ledger.crashes else None
         text = f"every worker that held the state is gone: {self._last_words}"
         failure = Failure(text, crash.traceback if crash else "", exit_code_of(crash))
-        self._end(replace(Outcome.failed(failure), lost=True))
+        self.ending.end(replace(Outcome.failed(failure), lost=True))
 
     def fail(self, reason: str) -> None:
-        self._fail(Failure(reason))
+        self.ending.fail(Failure(reason))
 
     def _send(self, name: str, message: Message) -> None:
         worker = self.workers.get(name)
@@ -374,10 +377,8 @@ class Supervisor:
         self._last_words = f"{worker.name} was {verdict.what}: {verdict.text}"
         self.recorder.event(verdict.what, verdict.text, worker=worker.name)
         self._kill(worker)
-        pulse = worker.beat.read()
-        if verdict.what == "hung" and pulse.activity is Activity.SLICE:
-            place = (pulse.step, pulse.pass_, pulse.slice)
-            self._fail(self._ledger.died_in(place, worker=worker.name, how="both hung in it"))
+        if verdict.what == "hung":
+            self.ending.fail(poisoned(worker, ledger=self._ledger))
         self._restart(worker, f"was {verdict.what} ({verdict.text})")
 
     def _kill(self, worker: Worker) -> None:
@@ -392,7 +393,7 @@ class Supervisor:
     async def _bury(self, worker: Worker, code: int) -> None:
         await worker.last_words()
         worker.dead = True
-        if self._ending:
+        if self._closing:
             return worker.close()
         if worker.verdict is None and not worker.dismissed and not worker.left:
             self._explain(worker, code)
@@ -405,35 +406,19 @@ class Supervisor:
 
     def _explain(self, worker: Worker, code: int) -> None:
         """A death that the agent did not cause."""
-        if worker.status.phase is Phase.FINISHED or self._stopping is not None:
+        if worker.status.phase is Phase.FINISHED or self.ending.stopping is not None:
             return
-        started = self.council.roster is not None
-        if worker.crash is not None:
-            why = f"failed with {worker.crash.summary}"
-            self.recorder.event("crashed", worker.crash.summary, worker=worker.name)
-            failure = self._ledger.crashed(worker.crash, started=started)
-        elif code == 0 and not worker.greeted:
-            why = "ended without stretto.join"
-            failure = Failure(f"{self.options.script} ended without calling stretto.join(): a training script becomes a "
-                              "worker of the job with `job = stretto.join(seed=0)`; see the README for the loop around it")
-        else:
-            why = f"died with {describe_exit(code)}"
-            pulse = worker.beat.read()
-            inside = f" in slice {pulse.slice} of step {pulse.step}" if pulse.activity is Activity.SLICE else ""
-            self.recorder.event("died", f"{describe_exit(code)}{inside}", worker=worker.name)
-            failure = None
-            if pulse.activity is Activity.SLICE:
-                place = (pulse.step, pulse.pass_, pulse.slice)
-                failure = self._ledger.died_in(place, worker=worker.name, how=f"the last with {describe_exit(code)}")
-        self._last_words = f"{worker.name} {why}"
-        if failure is not None:
-            return self._fail(failure)
-        self._restart(worker, why)
+        found = examine(worker, code, ledger=self._ledger, started=self.council.roster is not None, script=self.options.script)
+        self.recorder.event(found.what, found.text, worker=worker.name)
+        self._last_words = f"{worker.name} {found.why}"
+        if found.failure is not None:
+            return self.ending.fail(found.failure)
+        self._restart(worker, found.why)
 
     def _forks_gone(self, code: int) -> None:
         failure = Failure(f"the fork server ended with {describe_exit(code)}, and its workers with it: was the machine "
                           "out of memory?")
-        self._end(replace(Outcome.failed(failure), lost=True))
+        self.ending.end(replace(Outcome.failed(failure), lost=True))
 
     # ---- the end of the job
 
@@ -441,23 +426,23 @@ class Supervisor:
         """In order at the next boundary, or at once. A second call may make it `now`."""
         code = INTERRUPTED if interrupted else STOPPED
         members = self.council.roster is not None
-        if self._stopping is None:
+        if self.ending.stopping is None:
             self.recorder.event("stop", "now" if now else "at the next step boundary")
-        self._stopping = code
+        self.ending.stopping = code
         if now or not members:
-            return self._end(Outcome("stopped", code))
+            return self.ending.end(Outcome("stopped", code))
         self._ask_chief_to_stop()
 
         async def patience() -> None:
             await asyncio.sleep(self.options.grace_s)
             self.recorder.event("warning", f"the workers have not stopped within {self.options.grace_s:g} s (--grace): "
                                            "they are killed")
-            self._end(Outcome("stopped", code))
+            self.ending.end(Outcome("stopped", code))
 
         self._spawn(patience())
 
     def _ask_chief_to_stop(self) -> None:
-        if self._stopping is not None and self.council.chief is not None:
+        if self.ending.stopping is not None and self.council.chief is not None:
             self._send(self.council.chief, {"kind": "stop"})
 
     def _see_whether_over(self) -> None:
@@ -466,27 +451,12 @@ class Supervisor:
         finished = [worker for worker in self.workers.values() if worker.status.phase is Phase.FINISHED]
         untrained = self.council.roster is None and not any(worker.serving for worker in self.workers.values())
         if not finished:
-            if self._stopping is not None and not alive:
-                self._end(Outcome("stopped", self._stopping))
+            if self.ending.stopping is not None and not alive:
+                self.ending.end(Outcome("stopped", self.ending.stopping))
             return
         if not (self.council.over or untrained) or any(worker in alive for worker in finished):
             return
-        digests = {name: str(final["digest"]) for name, final in self._finals.items() if final.get("digest")}
-        if len(set(digests.values())) > 1:
-            return self._differ("at the end", digests)
-        digest = next(iter(digests.values()), None)
-        cut = self._stopping is not None and any(final.get("stopped", True) for final in self._finals.values())
-        if cut:
-            return self._end(Outcome("stopped", self._stopping or STOPPED, digest=digest))
-        self._end(Outcome("finished", 0, digest=digest))
-
-    def _fail(self, failure: Failure | None) -> None:
-        if failure is not None:
-            self._end(Outcome.failed(failure))
-
-    def _end(self, outcome: Outcome) -> None:
-        if not self._outcome.done():
-            self._outcome.set_result(outcome)
+        self.ending.conclude()
 
     async def _tear_down(self) -> None:
         for worker in self.workers.values():
@@ -511,22 +481,10 @@ class Supervisor:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             error = task.exception()
-            self._fail(Failure(f"the agent itself failed: {error!r}", "".join(traceback.format_exception(error))))
+            self.ending.fail(Failure(f"the agent itself failed: {error!r}", "".join(traceback.format_exception(error))))
 
     def status(self) -> dict[str, Any]:
-        """What `ps`, `show` and the server ask for."""
-        tally, roster = self.recorder.tally, self.council.roster
-        workers = [{"worker": worker.name, "pid": worker.pid, "phase": worker.status.phase.value,
-                    "tick": worker.status.tick, "roster": worker.status.roster}
-                   for worker in self.workers.values() if not worker.dead]
-        return {
-            "name": self.folder.name, "state": "stopping" if self._stopping is not None else "running",
-            "pid": os.getpid(), "workers": workers, "wanted": self.council.wanted, "least": self.options.least,
-            "most": self.options.most, "members": len(roster.members) if roster else 0,
-            "roster": roster.number if roster else 0, "settled": self.council.settled, "slices": self.slices, "steps": tally.steps,
-            "epoch": tally.last.get("epoch"), "step": tally.last.get("step"), "metrics": tally.last.get("metrics", {}),
-            "steps_per_s": round(tally.steps_per_s, 3), "restarts": self.restarts,
-        }
+        return standing(self)
 
 
 def _too_many(slices: int, workers: int) -> str:

@@ -56,12 +56,13 @@ def next_writes(entries: Entries, view: View, office: Office) -> list[tuple[Acti
     """The transactions that are due, each with the action that it carries out (None for book-keeping)."""
     if keys.OUTCOME in entries:
         return []
-    if over(view):
+    actions = decide(view)
+    if over(view) and not actions:
         tick = max(status.tick or 0 for status in view.workers.values())
         end = keys.finish(entries, office=office.guard, tick=tick)
         return [(None, end)] if end else []
     due: list[tuple[Action | None, Write | None]] = [
-        (action, keys.write(action, entries, office=office.guard)) for action in decide(view)]
+        (action, keys.write(action, entries, office=office.guard)) for action in actions]
     due.append((None, _retarget(entries, view, office)))
     return [(action, write) for action, write in due if write is not None]
 
