@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,13 +90,19 @@ def gain(grad_sqr: float, grad_var: float, scale: float) -> float:
 
 
 def candidates(batch: BatchRange, workers: Ints, *, count: int) -> tuple[Ints, Ints]:
+    """As `_candidates`, remembered: a scheduler asks for the same few sizes again and again."""
+    return _candidates(batch, tuple(workers.tolist()), count)
+
+
+@lru_cache(maxsize=4096)
+def _candidates(batch: BatchRange, sizes: tuple[int, ...], count: int) -> tuple[Ints, Ints]:
     """Local batches and accumulation steps to try, (sizes, count) each; a local batch of 0 is not allowed for that size.
 
     One worker accumulates at least once above the initial batch: the noise of a gradient cannot be seen in a single part.
     """
-    k = workers[:, None].astype(np.float64)
+    k = np.array(sizes, dtype=np.float64)[:, None]
     if batch.per_worker is not None:
-        local = np.full((len(workers), 1), float(batch.per_worker))
+        local = np.full((len(sizes), 1), float(batch.per_worker))
     elif batch.fixed is not None:
         local = batch.fixed / k
     else:
@@ -116,13 +123,12 @@ def goodputs(models: Sequence[GoodputModel], *, across: Sequence[bool], workers:
     spread = np.asarray(across, dtype=bool)
     if not models:
         return np.zeros((0, len(sizes)))
-    shared: dict[BatchRange, tuple[Ints, Ints]] = {}
     result = np.zeros((len(models), len(sizes)))
     groups: dict[BatchRange, list[int]] = {}
     for place, model in enumerate(models):
         groups.setdefault(model.batch, []).append(place)
     for batch, places in groups.items():
-        local, accumulation = shared.setdefault(batch, candidates(batch, sizes, count=count))
+        local, accumulation = candidates(batch, sizes, count=count)
         packed = _pack([models[place] for place in places])
         values = _evaluate(packed, spread, sizes, local[None], accumulation[None])
         result[places] = values.max(axis=-1) * packed[:, 10, None]

@@ -1,8 +1,8 @@
 """Which option each job takes: a multiple-choice knapsack, solved by prices.
 
 A slot of each group has a price; every job takes the option with the highest value minus price. The lowest prices at which everybody
-fits are found by bisection, all jobs at once in numpy. What the prices leave over is dealt out greedily. For small instances a dynamic
-programme over the slots gives the optimum itself.
+fits are found by bisection, all jobs at once in numpy. What the prices leave over is dealt out greedily. Where it is worth its few
+milliseconds the optimum itself is found: by a dynamic programme over the slots for one group, by HiGHS for several small ones.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ Ints = NDArray[np.int64]
 NONE = -1
 EXACT_WORK = 200_000
 """Jobs × options × slots up to which the exact programme runs: a few milliseconds."""
+EXACT_OPTIONS = 400
+"""Jobs × options up to which HiGHS is asked when there are several groups: prices alone may be far off for a few jobs."""
+EXACT_S = 0.2
+"""HiGHS gives its best answer after so long; the better one of it and the prices' is taken."""
 BISECTIONS = 40
 ROUNDS = 6
 """Passes over the groups' prices when there are several groups."""
@@ -32,8 +36,12 @@ def choose(value: Floats, size: Ints, group: Ints, capacity: Ints, *, exact: boo
     small = value.size * int(capacity.sum()) <= EXACT_WORK
     if one and (small if exact is None else exact):
         return _programme(value, size, int(capacity[0]))
-    picks = _priced(value, size, group, capacity)
-    return _fill(picks, value, size, group, capacity)
+    picks = _fill(_priced(value, size, group, capacity), value, size, group, capacity)
+    if not one and (value.size <= EXACT_OPTIONS if exact is None else exact):
+        refined = _mixed_integer(value, size, group, capacity)
+        if refined is not None and total(value, refined) > total(value, picks):
+            return refined
+    return picks
 
 
 def total(value: Floats, picks: Ints) -> float:
@@ -155,3 +163,25 @@ def _programme(value: Floats, size: Ints, capacity: int) -> Ints:
         if picks[row] >= 0:
             left -= int(size[picks[row]])
     return picks
+
+
+def _mixed_integer(value: Floats, size: Ints, group: Ints, capacity: Ints) -> Ints | None:
+    """The optimum for several groups by HiGHS; None if it finds nothing in time."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    rows, columns = np.nonzero(value > 0)
+    if not len(rows):
+        return None
+    one_each = np.zeros((len(value), len(rows)))
+    one_each[rows, np.arange(len(rows))] = 1.0
+    slots = np.zeros((len(capacity), len(rows)))
+    slots[group[columns], np.arange(len(rows))] = size[columns]
+    found = milp(
+        -value[rows, columns], integrality=np.ones(len(rows)), bounds=Bounds(0, 1), options={"time_limit": EXACT_S},
+        constraints=[LinearConstraint(one_each, ub=1.0), LinearConstraint(slots, ub=capacity.astype(np.float64))])
+    if found.x is None:
+        return None
+    picks = np.full(len(value), NONE, dtype=np.int64)
+    taken = found.x > 0.5
+    picks[rows[taken]] = columns[taken]
+    return picks if (_demand(picks, size, group, len(capacity)) <= capacity).all() else None

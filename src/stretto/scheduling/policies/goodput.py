@@ -1,4 +1,16 @@
-"""Ours, the default."""
+"""Ours, the default: marginal goodput, the nearest to its end first, and no change that does not pay for itself.
+
+Every job's fitted model gives its speed-up on every size. Jobs are ranked by what they have left (declared lengths), or, where nothing
+is declared, by what they have attained, in a few classes that grow by a factor each and in order of arrival within a class: equal
+sharing between long jobs would only make all of them end late. The i-th job from the longest counts i^order, which for one speed-up
+curve k^p and order = p is the optimal policy for mean completion time (Berg et al., heSRPT, 2020).
+A size is worth weight × speed^evenness. Evenness below 1 hedges against lengths that are not known and models that are wrong.
+
+A size that is not the present one counts with its pause: the speed over the rest of the job for declared lengths, and a factor that
+remembers how much of its life a job has already spent on changes (as in Pollux), or what a pause costs over a horizon, whichever is
+kinder. The sizes with the highest total are chosen by prices (choosing.py) and packed (packing.py).
+A job that has waited for `starving_s` runs next, whatever its weight.
+"""
 
 from __future__ import annotations
 
@@ -7,75 +19,102 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stretto.scheduling.choosing import choose
-from stretto.scheduling.options import Floats, Options, options
-from stretto.scheduling.packing import pack
-from stretto.scheduling.placing import still_valid
-from stretto.scheduling.words import Allocation, Job, Node, Placement, size
+from stretto.scheduling.allocate import Setting, allocate
+from stretto.scheduling.options import Floats
+from stretto.scheduling.words import Allocation, Job, Node
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    mode: str = "power"      # power | rank
-    alpha: float = 0.5
-    offset_s: float = 600.0
-    q: float = 1.0
-    horizon_s: float = 600.0
-    change: str = "life"
-    exact: bool = True
-    first: float = 900.0
-    step: float = 4.0
-    top: int = 3
+    order: float = 0.5
+    """Exponent of a job's rank in its weight: 0 treats all alike, large values serve one after the other."""
+    evenness: float = 0.5
+    """Exponent of the speed-up: 1 is the sum of speeds, towards 0 everybody gets something."""
+    order_known: float = 1.0
+    evenness_known: float = 0.7
+    """The same for jobs that declare their lengths: less has to be hedged against."""
+    first_s: float = 900.0
+    """Slot-seconds up to which a job of unknown length counts as short; the following classes are `factor` times as long each."""
+    factor: float = 4.0
+    classes: int = 4
+    horizon_s: float = 300.0
+    """A change pays for itself within this time at the latest, for jobs whose length is not known."""
+    patience: float = 0.95
+    """The least that a change counts for jobs of known length, whose remaining time is weighed exactly."""
+    starving_s: float = 3600.0
+    urgency: float = 4.0
+    """How much more a job counts that can only just meet its deadline."""
 
 
-def goodput(jobs: Sequence[Job], nodes: Sequence[Node], now: Allocation, time_s: float, *, tuning: Tuning = Tuning()) -> Allocation:
-    if not jobs or not nodes:
-        return Allocation()
-    kept = still_valid(jobs, nodes, now)
-    held = np.array([size(kept.get(job.name, ())) for job in jobs])
-    table = options(jobs, nodes, held=held.tolist())
-    value = _value(jobs, table, kept, held, time_s, tuning)
-    capacity = np.array([group.capacity for group in table.groups])
-    picks = choose(value, table.size, table.group, capacity)
-    places: dict[str, Placement] = {}
-    for place, group in enumerate(table.groups):
-        wanted = {job.name: int(table.size[pick]) for job, pick in zip(jobs, picks, strict=True) if pick >= 0 and table.group[pick] == place}
-        places |= pack(group, wanted, kept, set())
-    return Allocation(places, {})
+DEFAULT = Tuning()
 
 
-def _value(jobs: Sequence[Job], table: Options, kept: dict[str, Placement], held, time_s: float, t: Tuning) -> Floats:
-    left = np.array([np.nan if job.remaining is None else job.remaining for job in jobs])
+def goodput(jobs: Sequence[Job], nodes: Sequence[Node], now: Allocation, time_s: float, *, tuning: Tuning = DEFAULT) -> Allocation:
+    starving = [job.name for job in jobs if not now.of(job.name) and _waited_s(job, time_s) > tuning.starving_s]
+    return allocate(jobs, nodes, now, time_s, lambda setting: value(setting, tuning), must=starving)
+
+
+def _waited_s(job: Job, time_s: float) -> float:
+    """Since it arrived, or since it was taken off the cluster."""
+    return time_s - (job.arrival_s if job.changed_s is None else job.changed_s)
+
+
+def value(setting: Setting, tuning: Tuning = DEFAULT) -> Floats:
+    """What every option of every job is worth."""
+    left_s = _left_s(setting)
+    known = np.isfinite(left_s)
+    order = np.where(known, tuning.order_known, tuning.order)
+    evenness = np.where(known, tuning.evenness_known, tuning.evenness)
+    # Relative to their number, ranks of both exponents are at most 1: neither kind of job outweighs the other.
+    weight = (_ranks(setting, left_s, tuning) / len(setting.jobs)) ** order * _importance(setting, left_s, tuning)
+    return weight[:, None] * effective_speed(setting, left_s, tuning) ** evenness[:, None]
+
+
+def _left_s(setting: Setting) -> Floats:
+    """Seconds left on one worker; NaN where a job declares nothing or has no model."""
+    left = np.array([np.nan if job.remaining is None else max(job.remaining, 0.0) for job in setting.jobs])
     with np.errstate(divide="ignore", invalid="ignore"):
-        seconds = np.where(table.single > 0, left / table.single, np.nan)
-    attained = np.array([job.attained_s for job in jobs])
-    base = np.where(np.isfinite(seconds), seconds, attained)
-    if t.mode == "rank":
-        order = np.argsort(np.argsort(-base, kind="stable"), kind="stable") + 1.0
-        weight = (order / len(jobs)) ** t.alpha
-    elif t.mode == "rank2":
-        arrival = np.array([job.arrival_s for job in jobs])
-        known = np.isfinite(seconds)
-        bucket = np.clip(np.floor(np.log(np.maximum(attained, 1) / t.first) / np.log(t.step)), -1, t.top)
-        key = np.where(known, seconds, t.first * t.step ** (bucket + 1))
-        order = np.lexsort((-arrival, -key))
-        rank = np.empty(len(jobs)); rank[order] = np.arange(len(jobs)) + 1.0
-        weight = rank ** t.alpha
-    else:
-        weight = (base + t.offset_s) ** -t.alpha
-    s = table.speed
-    change = table.size[None, :] != held[:, None]
-    age = np.array([max(time_s - job.arrival_s, 0.0) for job in jobs])
-    restarts = np.array([job.restarts for job in jobs])
-    pause = np.array([job.pause_s for job in jobs])
-    if t.change == "life":
-        factor = np.maximum(age - restarts * pause, 0.0) / (age + pause)
-    else:
-        factor = np.maximum(1 - pause / t.horizon_s, 0.05) * np.ones(len(jobs))
-    factor = np.where(held > 0, factor, 1.0)
-    work = np.where(np.isfinite(seconds), seconds, np.inf)
+        return np.where(setting.table.single > 0, left / setting.table.single, np.nan)
+
+
+def _ranks(setting: Setting, left_s: Floats, tuning: Tuning) -> Floats:
+    """1 for the longest job up to their number for the shortest."""
+    attained = np.array([max(job.attained_s, 1.0) for job in setting.jobs])
+    arrival = np.array([job.arrival_s for job in setting.jobs])
+    level = np.clip(np.ceil(np.log(attained / tuning.first_s) / np.log(tuning.factor)), 0, tuning.classes)
+    length = np.where(np.isfinite(left_s), left_s, tuning.first_s * tuning.factor**level)
+    ranks = np.empty(len(length))
+    ranks[np.lexsort((-arrival, -length))] = np.arange(1, len(length) + 1)
+    return ranks
+
+
+def _importance(setting: Setting, left_s: Floats, tuning: Tuning) -> Floats:
+    """Priorities, and deadlines that are near: 1 with time to spare, up to `urgency` when only its largest size can meet it."""
+    priority = np.array([max(job.priority, 1e-6) for job in setting.jobs])
+    fastest = np.maximum(setting.table.speed.max(axis=1, initial=0.0), 1e-9)
+    until = np.array([np.inf if job.deadline_s is None else max(job.deadline_s - setting.time_s, 1.0) for job in setting.jobs])
+    need = np.where(np.isfinite(left_s), left_s / until / fastest, 0.0)
+    return priority * (1.0 + (tuning.urgency - 1.0) * np.clip(need, 0.0, 1.0) * (need <= 1.0))
+
+
+def effective_speed(setting: Setting, left_s: Floats, tuning: Tuning) -> Floats:
+    """The speed of every option with the cost of getting there."""
+    speed = setting.table.speed
+    pause = np.array([max(job.pause_s, 0.0) for job in setting.jobs])
+    age = np.array([max(setting.time_s - job.arrival_s, 0.0) for job in setting.jobs])
+    spent = np.array([job.restarts for job in setting.jobs]) * pause
+    life = np.maximum(age - spent, 0.0) / np.maximum(age + pause, 1e-9)
+    factor = np.maximum(life, 1.0 - pause / max(tuning.horizon_s, 1e-9))
+    known = np.isfinite(left_s)
+    factor = np.where(known, np.maximum(factor, tuning.patience), factor)
+    factor = np.where(setting.held > 0, np.clip(factor, 0.0, 1.0), 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        net = np.where(np.isfinite(work)[:, None], work[:, None] / (pause[:, None] + work[:, None] / np.maximum(s, 1e-9)), s)
-    eff = np.where(change, (net if t.exact else s) * factor[:, None], s)
-    u = np.maximum(eff, 0.0) ** t.q
-    return np.where(s > 0, u * weight[:, None], -np.inf)
+        whole = left_s[:, None] / (pause[:, None] + left_s[:, None] / np.maximum(speed, 1e-12))
+        # A job that starts pays for its start whatever its size: only what a larger size saves beyond that counts for it.
+        smallest = np.where(speed > 0, speed, np.inf).min(axis=1)
+        least = left_s / (pause + left_s / np.maximum(smallest, 1e-12))
+        whole = np.where((setting.held > 0)[:, None], whole, whole * (smallest / np.maximum(least, 1e-12))[:, None])
+    whole = np.where(np.isfinite(whole), whole, 0.0)
+    changed = np.where(known[:, None], whole, speed) * factor[:, None]
+    here = (setting.table.size[None, :] == setting.held[:, None]) & (setting.table.group[None, :] == setting.home[:, None])
+    return np.where(here, speed, np.maximum(changed, 0.0))
