@@ -22,6 +22,8 @@ class Crash:
     type: str
     text: str
     traceback: str = ""
+    usage: bool = False
+    """The library itself refused what the script or the call asks for: every worker would hear the same."""
 
     @property
     def summary(self) -> str:
@@ -52,6 +54,8 @@ class Ledger:
             return Failure(f"the script failed at its start, in worker {crash.worker}: {crash.summary}",
             crash.traceback,
                            exit_code=exit_code_of(crash))
+        if crash.usage:
+            return Failure(crash.summary, crash.traceback)
         if not twins:
             return None
         where = f"after {crash.tick} exchanges" if crash.tick is not None else "at its start"

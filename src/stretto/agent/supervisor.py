@@ -16,7 +16,7 @@ from typing import Any
 
 from stretto.agent.blame import Crash, Failure, Ledger, exit_code_of
 from stretto.agent.budget import Budget
-from stretto.agent.council import Asked, Council
+from stretto.agent.council import ALONE, Asked, Council
 from stretto.agent.ending import Ending
 from stretto.agent.fingerprints import differences
 from stretto.agent.folder import RunFolder
@@ -36,6 +36,7 @@ from stretto.core.roster import Roster
 from stretto.membership.embedded import EmbeddedStore
 from stretto.membership.status import Phase
 from stretto.membership.store import Store
+from stretto.membership.timing import Timing
 
 JOURNALLED = {"loader": ("loader",), "epoch": ("loader", "epoch"), "eval": ("loader", "epoch", "step"),
               "report": ("step", "of"), "checkpoint": ("step", "path"), "plan": ("step", "loader", "batch", "parts")}
@@ -51,7 +52,8 @@ class Supervisor:
         self.folder = folder
         self.recorder = recorder
         asked = Asked(least=options.least, most=options.most, wanted=options.wanted)
-        self.council = Council(self, store or EmbeddedStore(), agent=options.agent, slots=options.most, asked=asked)
+        self.council = Council(self, store or EmbeddedStore(), agent=options.agent, slots=options.most, asked=asked,
+                               timing=ALONE if store is None else Timing())
         self.workers: dict[str, Worker] = {}
         self.slices = 0
         self.mixed = False
@@ -94,7 +96,7 @@ class Supervisor:
 
     def balance(self) -> None:
         """Starts what is missing; ends what is too much and not yet training. Members are let go by the leader's plan."""
-        if self._closing or self.ending.begun:
+        if self._closing or self.ending.begun or self.council.cut_off:
             return
         if any(worker.status.phase is Phase.FINISHED for worker in self.workers.values()):
             return  # the end has begun: whoever came now would find nothing to do
@@ -218,7 +220,7 @@ class Supervisor:
                 self.recorder.event(str(fields["what"]), str(fields.get("text", "")), worker=worker.name)
             case "crash":
                 shown = "" if fields.get("usage") else str(fields.get("traceback", ""))
-                worker.crash = Crash(worker.name, fields.get("tick"), fields["type"], fields["text"], shown)
+                worker.crash = Crash(worker.name, fields.get("tick"), fields["type"], fields["text"], shown, bool(fields.get("usage")))
             case "finished":
                 self._finished(worker, fields)
             case "left":
@@ -341,7 +343,8 @@ class Supervisor:
         self.recorder.event("warning", "the store has been out of reach for too long: this agent stops its workers")
         for worker in list(self.workers.values()):
             if worker.serving:
-                self._let_go(worker, "the store is out of reach")
+                worker.dismissed = "the store is out of reach"
+                self._kill(worker)
 
     def lost(self) -> None:
         crash = self._ledger.crashes[-1] if self._ledger.crashes else None
