@@ -220,7 +220,8 @@ class Supervisor:
                 self.recorder.event(str(fields["what"]), str(fields.get("text", "")), worker=worker.name)
             case "crash":
                 shown = "" if fields.get("usage") else str(fields.get("traceback", ""))
-                worker.crash = Crash(worker.name, fields.get("tick"), fields["type"], fields["text"], shown, bool(fields.get("usage")))
+                worker.crash = Crash(worker.name, fields.get("tick"), fields["type"], fields["text"], shown,
+                                     usage=bool(fields.get("usage")))
             case "finished":
                 self._finished(worker, fields)
             case "left":
