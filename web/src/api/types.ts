@@ -441,6 +441,8 @@ export interface TraceRow {
   state: JobState;
   duration_s: number | null;
   worker_seconds: number;
+  batch: number | null;
+  /** committed, or declared where more */
   steps: number;
   /** samples a second measured at each number of workers */
   throughput: Record<string, number>;

@@ -1,7 +1,7 @@
 /** The form for a new job. What it sends is what a job file says. */
 
-import { useMemo, useRef, useState } from "preact/hooks";
-import type { ComponentChildren } from "preact";
+import { cloneElement, type VNode } from "preact";
+import { useId, useMemo, useRef, useState } from "preact/hooks";
 import { api, Refusal, sentence, type Place } from "../api/client";
 import type { Job, JobSpec } from "../api/types";
 import { go } from "../lib/route";
@@ -187,17 +187,29 @@ export function SubmitView() {
   );
 }
 
-function Field({ label, help, errors, children }: { label: string; help?: string; errors: string[]; children: ComponentChildren }) {
+interface FieldProps {
+  label: string;
+  help?: string;
+  errors: string[];
+  children: VNode<{ id?: string; "aria-describedby"?: string; "aria-invalid"?: boolean }>;
+}
+
+/** The label is the name alone; help and errors describe the field. */
+function Field({ label, help, errors, children }: FieldProps) {
+  const id = useId();
+  const input = cloneElement(children, { id, "aria-describedby": `${id}-more`, "aria-invalid": errors.length > 0 });
   return (
-    <label class={errors.length > 0 ? "is-wrong" : ""}>
-      {label}
-      {children}
-      {errors.map((error) => (
-        <span class="error" role="alert" key={error}>
-          {error}
-        </span>
-      ))}
-      {help && <span class="help">{help}</span>}
-    </label>
+    <div class={`field ${errors.length > 0 ? "is-wrong" : ""}`}>
+      <label for={id}>{label}</label>
+      {input}
+      <div id={`${id}-more`}>
+        {errors.map((error) => (
+          <p class="error" role="alert" key={error}>
+            {error}
+          </p>
+        ))}
+        {help && <p class="help">{help}</p>}
+      </div>
+    </div>
   );
 }
