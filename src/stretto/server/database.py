@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
+from sqlalchemy import event, exc
 from sqlalchemy.engine import Connection, Engine
 
 from stretto.core.errors import UsageError
@@ -21,7 +22,7 @@ def connect(url: str) -> Engine:
     """An engine for a SQLite or PostgreSQL URL. Nothing is opened yet."""
     try:
         parsed = sa.make_url(url)
-    except sa.exc.ArgumentError as error:
+    except exc.ArgumentError as error:
         raise UsageError(f"--database {url!r} is not a URL: use sqlite:///file.db or postgresql://user@host/name") from error
     kind = parsed.get_backend_name()
     if kind == "sqlite":
@@ -34,7 +35,7 @@ def connect(url: str) -> Engine:
 def _sqlite(url: sa.URL) -> Engine:
     engine = sa.create_engine(url, pool_size=8, max_overflow=8, connect_args={"timeout": 5.0, "check_same_thread": False})
 
-    @sa.event.listens_for(engine, "connect")
+    @event.listens_for(engine, "connect")
     def _pragmas(connection: Any, _: Any) -> None:
         # NORMAL in WAL mode survives a kill of the process; a power cut may lose the last transactions, never corrupt.
         for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "cache_size=-16000"):
@@ -55,7 +56,7 @@ def migrate(engine: Engine, revision: str = "head") -> None:
     try:
         with engine.begin() as connection:
             command.upgrade(_alembic(connection), revision)
-    except (sa.exc.OperationalError, sa.exc.DatabaseError) as error:
+    except (exc.OperationalError, exc.DatabaseError) as error:
         raise UsageError(f"the database {engine.url.render_as_string()} cannot be used: {first_line(error)}") from error
 
 
@@ -99,7 +100,7 @@ class Lock:
             self._connection.execute(sa.text("select 1"))
             self._connection.commit()
             return True
-        except sa.exc.DBAPIError:
+        except exc.DBAPIError:
             return False
 
     def release(self) -> None:

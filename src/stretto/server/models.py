@@ -59,12 +59,12 @@ class Progress(BaseModel):
     step: int = 0
     steps: int | None = None
     epoch: int | None = None
-    fraction: float | None = Field(None, description="0 to 1, if the length is known")
+    fraction: float | None = Field(default=None, description="0 to 1, if the length is known")
     loss: float | None = None
     batch: int | None = None
     steps_per_s: float | None = None
     samples_per_s: float | None = None
-    goodput: float | None = Field(None, description="useful samples a second: throughput times statistical efficiency")
+    goodput: float | None = Field(default=None, description="useful samples a second: throughput times statistical efficiency")
     noise_scale: float | None = None
     remaining_s: float | None = None
 
@@ -88,13 +88,13 @@ class JobSummary(BaseModel):
     submitted_at: float
     started_at: float | None = None
     ended_at: float | None = None
-    eta: float | None = Field(None, description="unix seconds of the expected end")
+    eta: float | None = Field(default=None, description="unix seconds of the expected end")
     progress: Progress = Field(default_factory=Progress)
     spark: list[float] = Field(default_factory=list, description="the last losses, at most 32, oldest first")
     resizes: int = 0
     restarts: int = 0
-    pause_ms: float = Field(0, description="all pauses of its changes together")
-    reason: str = Field("", description="why it has this size or waits, in a sentence")
+    pause_ms: float = Field(default=0, description="all pauses of its changes together")
+    reason: str = Field(default="", description="why it has this size or waits, in a sentence")
     error: str | None = None
 
 
@@ -102,32 +102,32 @@ class Job(JobSummary):
     """One job."""
 
     spec: JobSpec = Field(description="with secrets masked")
-    digest: str | None = Field(None, description="SHA-256 of the final shared state")
+    digest: str | None = Field(default=None, description="SHA-256 of the final shared state")
     samples_lost: int = 0
     worker_seconds: float = 0
     cost: float = 0
-    run: str | None = Field(None, description="the name of its run folder")
+    run: str | None = Field(default=None, description="the name of its run folder")
 
 
 class JobPage(BaseModel):
     items: list[JobSummary]
-    next: str | None = Field(None, description="give it as `cursor` to get the following page")
+    next: str | None = Field(default=None, description="give it as `cursor` to get the following page")
     total: int
 
 
 class ScaleWish(Strict):
     workers: int = Field(ge=1, le=MOST_WORKERS)
-    pin: bool = Field(False, description="exactly this many: the policy does not touch it any more")
+    pin: bool = Field(default=False, description="exactly this many: the policy does not touch it any more")
 
 
 class JobChange(Strict):
     """Only the keys that are given change."""
 
-    priority: int | None = Field(None, ge=-100, le=100)
-    deadline: float | None = Field(None, ge=0, le=10**11)
-    price_limit: float | None = Field(None, ge=0, le=10**9)
-    plan: list[Stage] | None = Field(None, max_length=256)
-    wish: None = Field(None, description="`null` gives a wish or a pin back to the policy")
+    priority: int | None = Field(default=None, ge=-100, le=100)
+    deadline: float | None = Field(default=None, ge=0, le=10**11)
+    price_limit: float | None = Field(default=None, ge=0, le=10**9)
+    plan: list[Stage] | None = Field(default=None, max_length=256)
+    wish: None = Field(default=None, description="`null` gives a wish or a pin back to the policy")
 
 
 class Event(BaseModel):
@@ -143,7 +143,7 @@ class Event(BaseModel):
 
 class EventPage(BaseModel):
     items: list[Event]
-    next: int | None = Field(None, description="give it as `after` to get what follows")
+    next: int | None = Field(default=None, description="give it as `after` to get what follows")
 
 
 class Series(BaseModel):
@@ -155,7 +155,7 @@ class Series(BaseModel):
     workers: list[int]
     series: dict[str, list[float | None]]
     thinned: bool = Field(description="older points were thinned: the curve is complete, but coarser")
-    next: int | None = Field(None, description="give it as `after` to get the points that follow")
+    next: int | None = Field(default=None, description="give it as `after` to get the points that follow")
 
 
 class Size(BaseModel):
@@ -182,7 +182,7 @@ class LogPart(BaseModel):
     next: int = Field(description="give it as `offset` to go on")
     text: str
     end: bool = Field(description="the job has ended and nothing follows")
-    cut: bool = Field(False, description="the log was longer than the bound: its middle is missing")
+    cut: bool = Field(default=False, description="the log was longer than the bound: its middle is missing")
 
 
 class Node(BaseModel):
@@ -191,8 +191,8 @@ class Node(BaseModel):
     slots: int
     used: int = 0
     alive: bool = True
-    cordoned: bool = Field(False, description="gets no new workers, and loses those it has")
-    price: float = Field(0, description="of one slot and hour")
+    cordoned: bool = Field(default=False, description="gets no new workers, and loses those it has")
+    price: float = Field(default=0, description="of one slot and hour")
     jobs: dict[str, int] = Field(default_factory=dict, description="workers of each job; jobs of other tenants together as `other`")
 
 
@@ -319,8 +319,8 @@ class PolicyChoice(Strict):
 
 class WhatIfRequest(Strict):
     policy: Name
-    hours: float = Field(6, gt=0, le=168)
-    baseline: Name | None = Field(None, description="what to compare with; the active policy if absent")
+    hours: float = Field(default=6, gt=0, le=168)
+    baseline: Name | None = Field(default=None, description="what to compare with; the active policy if absent")
 
 
 class Outcome(BaseModel):
@@ -346,7 +346,7 @@ class TokenRequest(Strict):
     name: Name
     scope: Scope
     tenant: Name = "default"
-    expires_s: float | None = Field(None, gt=0, le=10 * 365 * 86400, description="seconds from now; never if absent")
+    expires_s: float | None = Field(default=None, gt=0, le=10 * 365 * 86400, description="seconds from now; never if absent")
 
 
 class Token(BaseModel):

@@ -46,14 +46,14 @@ def _has_nul(value: object) -> bool:
 class Resources(Strict):
     """What one worker needs."""
 
-    slots: int = Field(1, ge=1, le=1, description="slots a worker: a slot is a place for one worker")
-    node_type: Name | None = Field(None, description="only on nodes of this type")
+    slots: int = Field(default=1, ge=1, le=1, description="slots a worker: a slot is a place for one worker")
+    node_type: Name | None = Field(default=None, description="only on nodes of this type")
 
 
 class Autoscale(Strict):
     """How a job sizes itself inside what the policy gives it."""
 
-    efficiency: float | None = Field(None, gt=0, le=1, description="grow while the scaling efficiency is above this")
+    efficiency: float | None = Field(default=None, gt=0, le=1, description="grow while the scaling efficiency is above this")
 
 
 class Stage(Strict):
@@ -66,10 +66,10 @@ class Stage(Strict):
 class Elastic(Strict):
     """The limits inside which the number of workers may change."""
 
-    min: int = Field(1, ge=1, le=MOST_WORKERS)
-    max: int = Field(1, ge=1, le=MOST_WORKERS)
+    min: int = Field(default=1, ge=1, le=MOST_WORKERS)
+    max: int = Field(default=1, ge=1, le=MOST_WORKERS)
     slices: int | None = Field(
-        None, ge=1, le=MOST_WORKERS, description="bounds `max`; what the script says counts if this is absent"
+        default=None, ge=1, le=MOST_WORKERS, description="bounds `max`; what the script says counts if this is absent"
     )
     batch: Literal["fixed", "linear", "adaptive"] = "fixed"
     autoscale: Autoscale | None = None
@@ -99,7 +99,7 @@ class JobSpec(Strict):
 
     name: Name = Field(description="small letters, digits and hyphens, at most 48")
     workdir: Text | None = Field(
-        None, description="an existing folder on the cluster; the server's own folder for the job if absent"
+        default=None, description="an existing folder on the cluster; the server's own folder for the job if absent"
     )
     envs: dict[EnvName, Text] = Field(
         default_factory=dict, max_length=256, description="environment; values that look secret are masked"
@@ -109,13 +109,15 @@ class JobSpec(Strict):
         description="an argument list (`[python, train.py, --lr, 0.1]`); a text is run by the user's shell"
     )
     elastic: Elastic = Field(default_factory=Elastic)
-    priority: int = Field(0, ge=-100, le=100, description="higher goes first")
-    deadline: float | None = Field(None, ge=0, le=10**11, description="unix seconds by which the job should have finished")
-    price_limit: float | None = Field(None, ge=0, le=10**9, description="what the job may cost, in the units of the nodes' prices")
-    preemptible: bool = Field(True, description="may be set back to the queue when somebody more important needs its slots")
-    restarts: int = Field(3, ge=0, le=100, description="how often a job whose processes were lost is started again")
-    ready_timeout_s: float = Field(600, ge=1, le=86400, description="a job without a first step after this has failed")
-    steps: int | None = Field(None, ge=1, le=10**12, description="how many steps it will take, if known: helps to plan")
+    priority: int = Field(default=0, ge=-100, le=100, description="higher goes first")
+    deadline: float | None = Field(default=None, ge=0, le=10**11, description="unix seconds by which the job should have finished")
+    price_limit: float | None = Field(
+        default=None, ge=0, le=10**9, description="what the job may cost, in the units of the nodes' prices"
+    )
+    preemptible: bool = Field(default=True, description="may be set back to the queue when somebody more important needs its slots")
+    restarts: int = Field(default=3, ge=0, le=100, description="how often a job whose processes were lost is started again")
+    ready_timeout_s: float = Field(default=600, ge=1, le=86400, description="a job without a first step after this has failed")
+    steps: int | None = Field(default=None, ge=1, le=10**12, description="how many steps it will take, if known: helps to plan")
 
     @field_validator("run", mode="before")
     @classmethod

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy import exc
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
@@ -78,7 +79,7 @@ class Storage:
             try:
                 with self.engine.begin() as connection:
                     return work(connection)
-            except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.InternalError) as error:
+            except (exc.OperationalError, exc.InterfaceError, exc.InternalError) as error:
                 if time.monotonic() + delay > until:
                     raise StorageDown(f"the database cannot be written: {first_line(error)}") from error
                 time.sleep(delay)
@@ -205,7 +206,7 @@ class Storage:
             with self.engine.connect() as connection:
                 connection.execute(sa.text("select 1"))
             return True
-        except sa.exc.SQLAlchemyError:
+        except exc.SQLAlchemyError:
             return False
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import HTTPException
 
@@ -47,7 +47,7 @@ async def what_if(server: Server, *, tenant: str | None, policy: str, baseline: 
     )
 
 
-async def _ask(request: bytes) -> dict[str, object]:
+async def _ask(request: bytes) -> dict[str, Any]:
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "stretto.server.replay",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, limit=MOST_ANSWER,

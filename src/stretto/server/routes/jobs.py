@@ -8,9 +8,9 @@ import json
 import time
 from typing import Annotated
 
-import sqlalchemy as sa
 from fastapi import APIRouter, Depends, Header, HTTPException, Path, Query, Response
 from fastapi.responses import Response as Raw
+from sqlalchemy import exc
 
 from stretto.server import models, views
 from stretto.server.hub import dump
@@ -96,7 +96,7 @@ async def submit(
         key = {"tenant": tenant, "key": idempotency_key, "digest": digest, "job": job, "t": time.time()}
     try:
         record = await server.book.append(job, [draft], key=key)
-    except sa.exc.IntegrityError:
+    except exc.IntegrityError:
         # The same key at the same moment: the other request was first.
         old = _repeated(who, str(idempotency_key), digest)
         if old is None:
