@@ -18,8 +18,9 @@
 What an agent does: it keeps its own entry and its workers' entries (put after every change: ready, prepared, switched,
 halted, finished, gone), passes `roster` and `broken` on to its workers whenever they change (and once to every new
 worker), stops workers that are dismissed, and runs as many as its target says. A worker that left in order is `gone`
-with `roster` set to the plan's number; entries of the gone may be deleted once a later roster has been published. It
-never reuses a worker's name.
+with `roster` set to the plan's number. The leader deletes records of the gone when no roster needs them; an agent
+that did so earlier would make a known death look like a vanished worker. Names of workers are never used twice, and
+`order` grows with every start in the whole job.
 
 Everything that a leader writes is guarded by the revision of the key `leader` at its election: a deposed leader's
 write fails.

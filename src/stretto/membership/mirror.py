@@ -14,6 +14,8 @@ class Mirror:
     def __init__(self, store: Store, *, prefix: str = "", pause_s: float = 0.2) -> None:
         self.entries: dict[str, Entry] = {}
         self.revision = 0
+        self.version = 0
+        """Grows with every change of anything here."""
         self.trouble: StoreError | None = None
         """Why the store cannot be reached, while it cannot."""
         self._store = store
@@ -42,9 +44,11 @@ class Mirror:
         self.trouble = None
         self._tell()
 
-    async def changed(self, timeout_s: float | None = None) -> None:
-        """Returns at the next change, or after the timeout."""
+    async def changed(self, timeout_s: float | None = None, *, since: int | None = None) -> None:
+        """Returns at the next change after version `since` (which may have been already), or after the timeout."""
         news = self._news
+        if since is not None and since != self.version:
+            return
         try:
             async with asyncio.timeout(timeout_s):  # wait_for may swallow a cancellation before Python 3.12
                 await news.wait()
@@ -66,5 +70,6 @@ class Mirror:
         self.revision = change.revision
 
     def _tell(self) -> None:
+        self.version += 1
         self._news.set()
         self._news = asyncio.Event()

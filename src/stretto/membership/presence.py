@@ -119,7 +119,7 @@ class Presence:
             await self._look()
         lease, known = self.lease, self._revision
         values = {key: self._wanted[key] for key in self._dirty()[:BATCH]}
-        if not values:
+        if not values or not lease:  # without a lease a record would outlive its agent
             return
         values[self._anchor] = self._wanted[self._anchor]
         puts = [Put(key, value, lease if value is not None else 0) for key, value in values.items()]

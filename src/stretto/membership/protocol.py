@@ -159,13 +159,13 @@ def _ended_early(view: View, roster: Roster) -> str:
 
 def _trouble(view: View, roster: Roster) -> str:
     """Why the roster cannot go on, or nothing."""
-    entered = _entered(view, roster)
+    newcomers = set(roster.joined) if not _entered(view, roster) else set[str]()
     for member in roster.members:
         status = view.workers.get(member.worker)
         if status is None:
             if member.agent not in view.awaited:
                 return f"worker {member.worker} has vanished with agent {member.agent}"
-        elif member.worker in roster.joined and not entered:
+        elif member.worker in newcomers:
             continue  # whatever happened to it, a plan without it costs nothing
         elif not status.alive:
             return f"worker {member.worker} is gone"
@@ -188,8 +188,9 @@ def _trouble_of_leavers(view: View, roster: Roster) -> str:
 
 
 def _halted_itself(view: View, roster: Roster, status: WorkerStatus) -> bool:
-    since = roster.number if status.worker in roster.joined else max(roster.base, 1)
-    return status.phase is not Phase.FINISHED and status.halted > view.broken and status.halted >= since
+    if status.phase is Phase.FINISHED or status.halted <= view.broken:
+        return False
+    return status.halted >= (roster.number if status.worker in roster.joined else max(roster.base, 1))
 
 
 # --- After a break --------------------------------------------------------------------------------
@@ -340,8 +341,9 @@ def _plan(view: View, roster: Roster, *, base: int, present: Sequence[str]) -> t
     chosen = choose(members, _fitting(view, members[0]), count=_count(view, slices))
     ranked = arrange(chosen, places=roster.workers)
     names = {status.worker for status in ranked}
+    before = set(present)
     left = tuple(worker for worker in present if worker not in names)
-    joined = tuple(status.worker for status in ranked if status.worker not in present)
+    joined = tuple(status.worker for status in ranked if status.worker not in before)
     cause = "join" if joined else "leave" if left else "balance"
     shares = share(ranked, slices=slices)
     plan = Roster(roster.number + 1, shares, base=base, term=view.term, cause=cause, left=left, joined=joined)

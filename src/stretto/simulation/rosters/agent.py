@@ -29,6 +29,8 @@ class SimAgent:
         self._world = world
         self.slots = slots
         self._starting = False
+        self._shown: set[str] = set()
+        """The gone whose records the leader can have seen."""
         self._told: dict[str, tuple[int, int]] = {}
         store = Line(world.depot, world.network, host=name, answer_s=world.timing.answer_s, doubled=world.doubled)
         clock = world.loop.time
@@ -113,7 +115,7 @@ class SimAgent:
     async def _obey_forever(self) -> None:
         while True:
             self._obey()
-            await self.mirror.changed(0.5)
+            await self.mirror.changed(2.0)
 
     def _obey(self) -> None:
         entries = self.mirror.entries
@@ -138,15 +140,14 @@ class SimAgent:
             world.loop.call_later(lag, worker.unless_done, call, fact)
 
     def _forget(self, entries: keys.Entries) -> None:
-        """Records of the gone that the leader has deleted are not written again."""
+        """Drops the records of the gone that the leader has deleted; never before, or they would seem to have vanished."""
+        known = keys.statuses(entries)
         for name, status in list(self.statuses.items()):
-            worker = self.workers[name]
-            if status.phase is Phase.GONE and keys.WORKERS + name not in entries and not worker.alive:
-                roster = keys.roster(entries)
-                if roster is not None and name not in (*roster.workers, *roster.left):
-                    self.presence.put(keys.WORKERS + name, None)
-                    del self.statuses[name]
-                    del self.workers[name]
+            if name in known and known[name].phase is Phase.GONE:
+                self._shown.add(name)
+            elif name not in known and name in self._shown and status.phase is Phase.GONE:
+                self.presence.put(keys.WORKERS + name, None)
+                del self.statuses[name], self.workers[name]
 
     def _size(self, entries: keys.Entries) -> None:
         """Runs as many workers as the leader wants here."""

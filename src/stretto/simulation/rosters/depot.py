@@ -116,7 +116,7 @@ class Line:
                     if change.key.startswith(prefix):
                         yield change
             else:
-                await depot.news(1.0)
+                await depot.news(2.0)
 
     async def close(self) -> None: ...
 

@@ -1,8 +1,8 @@
 """Process groups in the simulator: building, exchanging and moving state, as gloo would, with its ways of failing.
 
 A group stands when all members have come to build it and can reach each other. An exchange is finished on a member
-when it has everybody's part, so a death in the middle leaves some with it and some without. What was sent before a
-death still arrives.
+when it has everybody's part, so a death in the middle leaves some with it and some without. Of what was on its way
+at a death, half arrives.
 """
 
 from __future__ import annotations
@@ -115,15 +115,35 @@ class Fabric:
             places = [group.segments[holder] for holder in holders]
             self.loop.call_at(max(at, self.loop.time()), newcomer.unless_done, newcomer.received, number, places)
 
-    def gone(self, worker: SimWorker, *, silently: bool) -> None:
+    def gone(self, worker: SimWorker, *, silently: bool = False, killed: bool = False) -> None:
         """A process has ended: its peers' connections are reset, unless its host went with it."""
         for number, group in self.groups.items():
-            if worker.name not in group.builders or silently:
+            if worker.name not in group.builders:
+                continue
+            if killed:
+                self._lose(worker.name, group)
+            if silently:
                 continue
             for name, other in group.builders.items():
                 if name == worker.name or not self.network.both(worker.host, other.host):
                     continue
                 self.loop.call_later(self.network.latency(), other.unless_done, other.reset_by, worker.name, number)
+
+    def _lose(self, name: str, group: Group) -> None:
+        """Of what a dead process had sent, half of what is still on its way never arrives."""
+        now, dice = self.loop.time(), self.network.random
+        for exchange in group.exchanges.values():
+            for receiver, there in exchange.arrivals.items():
+                if receiver != name and there.get(name, 0.0) > now and dice.random() < 0.5:
+                    del there[name]
+        for pair, at in list(group.sent_at.items()):
+            if pair[0] == name and at > now and dice.random() < 0.5:
+                del group.sent_at[pair]
+
+    def whole(self, worker: SimWorker, number: int, tick: int) -> bool:
+        """All parts of the exchange have arrived here."""
+        group = self.groups[number]
+        return len(group.exchanges[tick].arrivals[worker.name]) == len(group.roster.members)
 
     def lacks(self, worker: SimWorker, number: int, tick: int, peer: str) -> bool:
         """The worker waits for a part that the peer has not sent."""

@@ -201,7 +201,9 @@ def _isolate(world: World, hosts: set[str]) -> None:
     """These hosts see each other and nobody else, for longer than it takes to fence them."""
     others = [agent.name for agent in world.agents if agent.name not in hosts] + [STORE]
     pairs = [pair for host in sorted(hosts) for other in others for pair in ((host, other), (other, host))]
-    _cut(world, pairs, world.timing.fence_s + world.random.uniform(0.5, 4.0))
+    seconds = world.timing.fence_s + world.random.uniform(0.5, 2.0)
+    world.duration_s = max(world.duration_s, world.loop.time() + seconds)
+    _cut(world, pairs, seconds)
 
 
 def _isolate_members(world: World) -> None:
@@ -212,15 +214,22 @@ def _isolate_members(world: World) -> None:
 
 
 def _isolate_stayers(world: World) -> None:
-    """Those whom a plan keeps are cut off just when those whom it lets go could still stop it."""
+    """Those whom a plan keeps are cut off when one whom it lets go has said yes and has not heard theirs."""
 
-    def trap(roster: Roster) -> bool:
+    def published(roster: Roster) -> bool:
         if roster.left:
-            hosts = {member.agent for member in roster.members}
-            world.loop.call_later(world.random.uniform(0.0, 0.5), _isolate, world, hosts)
+            world.observer.workers[roster.left[0]].speed = 8.0  # the first to come to the next exchange
+            world.observer.on_arrive.append(lambda name, offer, first: first and arrived(roster, name, offer))
         return bool(roster.left)
 
-    world.observer.on_publish.append(trap)
+    def arrived(roster: Roster, name: str, offer: int) -> bool:
+        hosts = {member.agent for member in roster.members}
+        agreed = name in roster.left and offer == roster.number and world.observer.workers[name].host not in hosts
+        if agreed:
+            _isolate(world, hosts)
+        return agreed or roster.number < max(world.observer.rosters)
+
+    world.observer.on_publish.append(published)
     world.write(keys.WANTED, {"workers": world.least})
 
 
@@ -229,4 +238,6 @@ HOST = (_scale, _scale, _kill, _kill_unequal, _kill_several, _kill_newcomer, _ki
         _depose)
 HOSTS = (*HOST, _drain, _kill_agent, _kill_host, _cut_from_store, _cut_from_store, _flap, _split, _split, _outage,
          _isolate_members, _isolate_stayers)
-KINDS: dict[str, tuple[Callable[[World], None], ...]] = {"orderly": ORDERLY, "host": HOST, "hosts": HOSTS}
+ISLANDS = (_scale, _scale, _scale, _isolate_stayers, _isolate_stayers, _isolate_members, _kill_unequal)
+KINDS: dict[str, tuple[Callable[[World], None], ...]] = {"orderly": ORDERLY, "host": HOST, "hosts": HOSTS,
+                                                         "islands": ISLANDS}

@@ -56,6 +56,7 @@ class Observer:
     outcome: str = ""
     on_commit: list[Callable[[SimWorker, Roster], None]] = field(default_factory=list)
     on_publish: list[Callable[[Roster], bool]] = field(default_factory=list)
+    on_arrive: list[Callable[[str, int, bool], bool]] = field(default_factory=list)
     """Traps: faults that wait for the worst moment. The first ones go off once; the others when they say so."""
     log: list[str] = field(default_factory=list)
     clock: Callable[[], float] = lambda: 0.0
@@ -97,6 +98,10 @@ class Observer:
         traps, self.on_commit = self.on_commit, []
         for trap in traps:
             trap(worker, roster)
+
+    def arrived(self, worker: SimWorker, offer: int, *, first: bool) -> None:
+        """The worker has sent its part of an exchange, with this control word; the first one to do so, or not."""
+        self.on_arrive = [trap for trap in self.on_arrive if not trap(worker.name, offer, first)]
 
     def entered(self, worker: SimWorker, roster: Roster, *, tick: int) -> None:
         self.note(f"{worker.name} enters roster {roster.number} at tick {tick}")

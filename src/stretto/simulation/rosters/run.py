@@ -15,7 +15,7 @@ from stretto.simulation.rosters.world import World
 
 PATIENCE_S = 120.0
 """Of virtual time: within this everybody has come together after the last fault, and the job has ended after that."""
-LOOK_S = 0.2
+LOOK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)

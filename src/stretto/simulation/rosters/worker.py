@@ -63,7 +63,7 @@ class SimWorker:
             return
         self.alive = False
         self._world.observer.note(f"{self.name} dies")
-        self._world.fabric.gone(self, silently=silently)
+        self._world.fabric.gone(self, silently=silently, killed=True)
         if not silently and not self.finished:
             self.agent.hears(self, phase=Phase.GONE)
 
@@ -129,16 +129,19 @@ class SimWorker:
         self._world.loop.call_later(1.5, self.unless_done, self._receive_failed, plan.number)
         self._world.fabric.try_receive(self, plan.number)
 
-    def _receive_failed(self, number: int) -> None:
-        """No holder has come although all were prepared; but between steps they may take their time."""
-        if self.receiving == number and self._world.fabric.groups[number].segments:
+    def _receive_failed(self, number: int, begun: bool = False) -> None:
+        """Gives up when some holders have sent their part and others have not; before that, no boundary was reached."""
+        if self.receiving == number and begun:
             self.halt(number)
         elif self.receiving == number:
-            self._world.loop.call_later(1.5, self.unless_done, self._receive_failed, number)
+            begun = bool(self._world.fabric.groups[number].segments)
+            self._world.loop.call_later(3.0, self.unless_done, self._receive_failed, number, begun)
 
     def received(self, number: int, places: list[tuple[int, int]]) -> None:
         plan = self.seat.plan
         if self.receiving != number or plan is None or plan.number != number:
+            return
+        if any(self._world.fabric.lacks_state(self, number, holder) for holder in holders_of(plan)):
             return
         if len(set(places)) != 1:
             self._world.observer.fail(f"{self.name} receives segments of different states: {places}")
@@ -177,10 +180,12 @@ class SimWorker:
         self._offered = self.seat.offer()
         part = Part(self.name, tick, self.state, roster.members[rank].share, self._offered)
         self._world.fabric.contribute(self, number, part)
+        exchange = self._world.fabric.groups[number].exchanges[tick]
+        self._world.observer.arrived(self, self._offered, first=len(exchange.parts) == 1)
 
     def complete(self, number: int, tick: int) -> None:
         roster = self.seat.roster
-        if self._busy != (number, tick) or roster is None:
+        if self._busy != (number, tick) or roster is None or not self._world.fabric.whole(self, number, tick):
             return
         parts = self._world.fabric.groups[number].exchanges[tick].parts
         ordered = [parts[name] for name in roster.workers]
@@ -219,12 +224,12 @@ class SimWorker:
     def _leave(self, plan: Roster) -> None:
         self._world.observer.note(f"{self.name} leaves with plan {plan.number}")
         self.alive = False
-        self._world.fabric.gone(self, silently=False)
+        self._world.fabric.gone(self)
         self.agent.hears(self, phase=Phase.GONE, roster=plan.number, tick=self.seat.tick)
 
     def _finish(self) -> None:
         self.finished = True
         self._busy = None
         self._world.observer.finished(self)
-        self._world.fabric.gone(self, silently=False)
+        self._world.fabric.gone(self)
         self.agent.hears(self, phase=Phase.FINISHED, tick=self.seat.tick)

@@ -16,9 +16,10 @@ from stretto.simulation.rosters.network import Network
 from stretto.simulation.rosters.observer import Observer
 from stretto.simulation.rosters.worker import SimWorker
 
-MODES = ("orderly", "host", "hosts", "hosts")
+MODES = ("orderly", "host", "hosts", "hosts", "hosts", "islands")
 """Orderly: workers come and go, newcomers die early, and nobody may have to stop. Host: one agent whose workers are
-killed and frozen. Hosts: several agents, a store that can be out of reach, partitions."""
+killed and frozen. Hosts: several agents, a store that can be out of reach, partitions. Islands: hosts that are cut off
+together at the worst moment."""
 
 
 class World:
@@ -28,6 +29,7 @@ class World:
         self.loop = loop
         self.mode = dice.choice(MODES)
         rough = self.mode == "hosts"
+        several = self.mode in ("hosts", "islands")
         self.slices = dice.choice((4, 8, 8, 16))
         self.passes = dice.choice((1, 1, 2, 3))
         self.most = dice.randint(2, min(self.slices, 6))
@@ -35,11 +37,11 @@ class World:
         self.slice_s = dice.choice((0.02, 0.05)) * 8 / self.slices
         self.link_s = dice.choice((0.0005, 0.02, 0.2))
         self.doubled = dice.choice((0.0, 0.1))
-        self.restart_s = dice.choice((0.1, 1.0))
-        self.script_s = dice.choice((0.2, 2.0))
+        self.restart_s = dice.choice((0.1, 0.5))
+        self.script_s = dice.choice((0.2, 1.0))
         self.odd = dice.choice((0.0, 0.1)) if self.mode != "orderly" else 0.0
-        self.timing = Timing(fence_s=dice.choice((1.6, 4.0, 8.0)))
-        self.duration_s = dice.uniform(4.0, 12.0)
+        self.timing = Timing(fence_s=8.0 if self.mode == "islands" else dice.choice((1.6, 4.0, 8.0)))
+        self.duration_s = dice.uniform(3.0, 9.0)
         self.end: int | None = dice.randint(5, 60) * self.passes if dice.random() < 0.25 else None
         """The tick at which the script ends; None: when the faults are over and everybody has come together again."""
         self.network = Network(dice, delay_s=dice.choice((0.001, 0.02, 0.2)), spike=dice.choice((0.0, 0.02)) * rough,
@@ -53,7 +55,7 @@ class World:
         self._orders = 0
         self.write(keys.JOB, {"least": self.least, "most": self.most, "slices": self.slices})
         self.write(keys.WANTED, {"workers": dice.randint(self.least, self.most)})
-        for _ in range(dice.randint(2, 4) if rough else 1):
+        for _ in range(dice.randint(2, 4) if several else 1):
             self.new_agent()
 
     # ---- what the parts ask for
@@ -64,7 +66,7 @@ class World:
         self.depot.perform(lambda: self.depot.table.commit([put]))
 
     def new_agent(self) -> SimAgent:
-        slots = self.random.randint(1, 3) if self.mode == "hosts" else self.most
+        slots = self.random.randint(1, 3) if self.mode in ("hosts", "islands") else self.most
         agent = SimAgent(f"h{len(self.agents)}", world=self, slots=slots)
         self.agents.append(agent)
         self.observer.note(f"agent {agent.name} starts with {slots} slots")
