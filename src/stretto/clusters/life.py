@@ -44,6 +44,8 @@ class Life:
     """Its start was reported."""
     asked: int | None = None
     """The number of workers that its agent was told last."""
+    stop_since: dict[Stop, float] = field(default_factory=dict)
+    """When each kind of stop was asked for first, and when last: `stop_sent`."""
     stop_sent: dict[Stop, float] = field(default_factory=dict)
     gone: bool = False
     tries: int = 0

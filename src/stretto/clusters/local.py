@@ -30,8 +30,8 @@ MANY = 16
 """With more lives than this, one look a second half."""
 LOOK_MANY_S = 0.5
 STOP_AGAIN_S = 5.0
-KILL_AFTER_S = GRACE_S + 10.0
-"""After the agent's own grace and the keeper's: whoever is still there is killed."""
+KILL_AFTER_S = {Stop.GRACEFUL: GRACE_S + 15.0, Stop.NOW: 10.0}
+"""Whoever is still there after this is killed; a graceful stop may take the agent's own grace."""
 
 CHECKPOINT_EVERY = "30s"
 """What a job of the server loses at most when all of its processes are lost at once."""
@@ -202,8 +202,7 @@ class LocalCluster:
 
     async def _stop(self, life: Life, stop: Stop) -> None:
         now = time.monotonic()
-        first = min(life.stop_sent.values(), default=now)
-        if now - first > KILL_AFTER_S:
+        if now - life.stop_since.setdefault(stop, now) > KILL_AFTER_S[stop]:
             self._kill(life)
             return
         if now - life.stop_sent.get(stop, -STOP_AGAIN_S) < STOP_AGAIN_S:

@@ -15,7 +15,7 @@ from typing import Any
 
 from stretto.server.known import Known, Point
 from stretto.server.models import JobState
-from stretto.server.spec import scrub
+from stretto.server.spec import clean, scrub
 from stretto.server.state import Changed, Draft, Record, fold
 from stretto.server.storage import Batch, Storage, Stored
 
@@ -154,12 +154,13 @@ class Book:
         rows: list[dict[str, Any]] = []
         result = record
         for draft in one.drafts:
-            if one.job and not one.remove:
-                result = fold(result, draft.kind, draft.data, t)
             secrets = result.spec.secrets() if result is not None else ()
+            data = clean(draft.data, secrets) if secrets else draft.data
+            if one.job and not one.remove:
+                result = fold(result, draft.kind, data, t)
             text = scrub(draft.text, secrets)[:MOST_TEXT]
             tenant = result.tenant if result is not None else one.tenant
-            rows.append({"job": one.job, "tenant": tenant, "t": t, "kind": draft.kind, "text": text, "data": draft.data})
+            rows.append({"job": one.job, "tenant": tenant, "t": t, "kind": draft.kind, "text": text, "data": data})
         batch.events.extend(rows)
         if one.job and one.remove:
             after[one.job] = None

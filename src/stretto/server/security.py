@@ -129,19 +129,26 @@ class Gate:
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         seen = 0
-        begun = False
+        begun = over = False
 
         async def counted() -> Message:
-            nonlocal seen
+            nonlocal seen, over
             message = await receive()
             if message["type"] == "http.request":
                 seen += len(message.get("body", b""))
                 if seen > MOST_BODY:
+                    over = True
                     raise TooLarge
             return message
 
         async def dressed(message: Message) -> None:
             nonlocal begun
+            if over:
+                # Frameworks turn an error while a body is read into an answer of their own: this one is said instead.
+                if not begun:
+                    begun = True
+                    await answer(send, 413, "too large", f"a body of more than {MOST_BODY} bytes", 0)
+                return
             if message["type"] == "http.response.start":
                 begun = True
                 present = {key.lower() for key, _ in message["headers"]}

@@ -8,7 +8,7 @@ training.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
@@ -164,3 +164,12 @@ def scrub(text: str, secrets: tuple[str, ...]) -> str:
     for secret in secrets:
         text = text.replace(secret, MASK)
     return text
+
+
+def clean(value: Any, secrets: tuple[str, ...]) -> Any:
+    """The same value without these secrets in any of its texts."""
+    if isinstance(value, str):
+        return scrub(value, secrets)
+    if isinstance(value, dict):
+        return {key: clean(one, secrets) for key, one in value.items()}
+    return [clean(one, secrets) for one in value] if isinstance(value, list) else value
