@@ -15,6 +15,7 @@ from launching import GUARD_S, Launched, environment, stretto
 
 from stretto.core.audit import audit
 from stretto.core.journal import Plan, Report, RosterLine, Switch
+from stretto.server.snapshot import fitted
 
 Launch = Callable[..., Launched]
 
@@ -120,7 +121,8 @@ def test_a_replay_that_comes_out_otherwise_says_so(launch: Launch):
 
 
 def test_application_metrics_are_reported(launch: Launch):
-    run = launch(script(policy="stretto.Adaptive(start=32, at_most=64)", rule="stretto.AdaScale()"), "--workers", "2")
+    run = launch(script(policy="stretto.Adaptive(start=32, at_most=64)", rule="stretto.AdaScale()", epochs=12, pause_s=0.004),
+                 "--workers", "2")
     assert run.end() == 0, run.output()
     reports = [one for one in run.records() if isinstance(one, Report) and one.of == "job"]
     last = reports[-1].metrics
@@ -130,6 +132,7 @@ def test_application_metrics_are_reported(launch: Launch):
     assert last["noise"]["scale"] > 0
     assert last["range"] == {"initial": 32, "most": 64, "fixed": None, "per_worker": None}
     assert last["remaining"]["samples"] == 0
+    assert fitted(last) is not None, "the server's policies cannot read the model"
     explained = stretto("explain", str(run.folder.path), cwd=run.folder.path)
     assert explained.returncode == 0, explained.stderr
     assert "32: start" in explained.stdout

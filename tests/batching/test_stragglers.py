@@ -137,6 +137,11 @@ def test_the_step_takes_as_long_as_its_slowest_worker():
     assert step_time([5, 5, 5, 1], [1, 1, 1, 1 / 3]) == pytest.approx(5)
 
 
+def test_slices_of_a_millisecond_are_not_judged():
+    state = watched({"a": 0.001, "b": 0.001, "c": 0.001, "d": 0.003})
+    assert isinstance(judge(Config(), state, even()), Keep)
+
+
 def test_an_unknown_mode_is_refused_with_the_known_ones():
     assert parse_mode("replace") == "replace"
     with pytest.raises(UsageError, match="'evict' is not one of rebalance, replace, ignore"):

@@ -26,6 +26,8 @@ class Config:
     """Of the newest measurement."""
     slow: float = 1.25
     """A pace above this makes a straggler (0.8 of the median's speed)."""
+    shortest_s: float = 0.005
+    """Slices that take less than this are not judged: what differs then is the machine's jitter, not the workers."""
     steps: int = 10
     """Steps that a pace has to be measured over before it counts, and between two changes."""
     gain: float = 1.12
@@ -99,6 +101,8 @@ def observe(config: Config, state: State, slice_s: Mapping[str, float]) -> State
     if not usable:
         return state
     median = statistics.median(usable.values())
+    if median < config.shortest_s:
+        return state
     paces = {worker: state.paces.get(worker, Pace()).after(usable[worker] / median, weight=config.weight)
              if worker in usable else state.paces.get(worker, Pace()) for worker in slice_s}
     slow_for = {worker: state.slow_for.get(worker, 0) + 1 for worker, pace in paces.items()

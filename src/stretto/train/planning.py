@@ -347,11 +347,15 @@ class Planning:
             "parts": step.parts, "range": self._range(step.loader, reference),
             "samples_per_s": round(speed, 3), "efficiency": round(share, 6), "goodput": round(speed * share, 3),
             "step_s": {name: round(value, 6) for name, value in self._breakdown.items()},
+            "noise_scale": phi,
             "noise": None if noise is None or pair is None else {
                 "scale": phi, "grad_sqr": pair[0], "grad_var": pair[1] / reference, "measured": noise.count,
                 "ignored": noise.ignored},
             "throughput": None if fitted is None else {
                 **asdict(fitted.model), "confidence": round(fitted.confidence, 4), "observations": len(self.speed.observations)},
+            "model": None if fitted is None or pair is None else {
+                "throughput": asdict(fitted.model), "grad_sqr": pair[0], "grad_var": pair[1] / reference,
+                "batch": self._range(step.loader, reference)},
             "skipped": self.skipped,
             "remaining": None if left is None else {"samples": left, "seconds": round(left / speed, 3) if speed else None},
         }
