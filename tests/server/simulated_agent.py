@@ -114,7 +114,7 @@ class Run:
             if script.chatter:
                 print("x" * script.chatter, flush=True)
             if script.report_every and step % script.report_every == 0:
-                self.write("report", step=step, metrics={"noise_scale": 100.0 + step, "goodput": batch / seconds})
+                self.write("report", step=step, of="job", metrics={"noise_scale": 100.0 + step, "goodput": batch / seconds})
         return self.end("finished", script.steps, digest=f"{script.steps:064x}")
 
     def end(self, state: str, steps: int, *, digest: str | None = None, error: str | None = None) -> int:

@@ -280,7 +280,7 @@ def test_what_a_run_line_means(run: object, kind: str) -> None:
 # -- journals ------------------------------------------------------------------------------------------------------------
 
 NASTY = [None, True, float("nan"), float("inf"), -1, 10**400, 2**63, -0.0, 1.5, 3, "", "x" * 10, [], [1, 2], {}, {"loss": 1.0},
-         {"loss": float("nan"), "a": None, "model": 5}, {"model": {"throughput": []}}]  # fmt: skip
+         {"loss": float("nan"), "a": None, "model": 5}, {"model": {"throughput": []}}, "job"]  # fmt: skip
 NAMES = [
     "t",
     "step",
@@ -380,3 +380,21 @@ def test_nobody_is_set_back_while_all_fit_or_before_its_turn_is_over() -> None:
     assert turns([runs, urgent], slots=1, now=120.0, turn_s=60.0) == {runs.id}, "for somebody more important at once"
     fixed = replace(runs, spec=SPEC.model_copy(update={"preemptible": False}))
     assert turns([fixed, urgent], slots=1, now=1000.0, turn_s=60.0) == frozenset()
+
+
+def test_what_a_job_counts_as_left_gives_its_progress() -> None:
+    known = Known()
+    journal.read(record(), known, [{**commit(9, first=90), "left": 300}])
+    found = known.progress(steps=None)
+    assert (found.step, found.steps, found.fraction, found.remaining_s) == (10, 40, 0.25, 15.0)
+
+
+def test_a_jobs_own_document_and_its_scripts_numbers_are_kept_apart() -> None:
+    known = Known()
+    own = {"kind": "report", "t": 1.0, "of": "job", "metrics": {"goodput": 5.0, "schema": 1, "model": {"throughput": {"a": 1.0}}}}
+    script = {"kind": "report", "t": 1.0, "metrics": {"goodput": 99.0, "accuracy": 0.5}}
+    reading = journal.read(record(), known, [own, script])
+    assert known.progress(steps=None).goodput == 5.0
+    assert reading.model
+    assert reading.points[0].values == {"goodput": 99.0, "accuracy": 0.5}
+    assert not journal.read(record(), known, [own]).model, "the same model once more is no news"

@@ -46,8 +46,9 @@ def read(record: Record, known: Known, lines: Sequence[Mapping[str, Any]]) -> Re
         elif kind == "commit":
             _add(reading, known.commit(dict(line)))
         elif kind == "report":
+            before = known.report.get("model")
             _add(reading, known.reported(dict(line)))
-            reading.model |= isinstance(line.get("metrics"), dict) and "model" in line["metrics"]
+            reading.model |= model_changed(before, known.report.get("model"))
         elif kind == "resume":
             known.rewind(dict(line))
         elif kind == "end":
@@ -57,6 +58,19 @@ def read(record: Record, known: Known, lines: Sequence[Mapping[str, Any]]) -> Re
     reading.points = _spread(reading.points)
     reading.lost = known.lost - lost
     return reading
+
+
+def model_changed(before: object, after: object) -> bool:
+    """Whether a policy should hear of it at once: a first model, or one whose speeds moved by a tenth."""
+    if not isinstance(after, dict):
+        return False
+    if not isinstance(before, dict):
+        return True
+    old, new = before.get("throughput"), after.get("throughput")
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return True
+    pairs = [(finite(old.get(name)), finite(value)) for name, value in new.items()]
+    return any(a is None or b is None or abs(a - b) > 0.1 * max(abs(a), abs(b), 1e-3) for a, b in pairs)
 
 
 def _workers(line: Mapping[str, Any]) -> int:

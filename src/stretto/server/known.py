@@ -16,6 +16,10 @@ from stretto.server.models import Progress
 SPARK = 32
 NAMES = 64
 """Different names of metrics that are kept for a job."""
+REPORTED = ("goodput", "noise_scale", "efficiency", "model", "utilisation")
+"""What is kept of a job's own document, for decisions."""
+CURVES = ("goodput", "noise_scale", "efficiency")
+"""What of it becomes a curve."""
 SMOOTH = 0.2
 UNKNOWN = "?"
 """In `Known.edges` after a resume: the next commit may begin anywhere."""
@@ -47,6 +51,8 @@ class Known:
     steps_per_s: float | None = None
     samples_per_s: float | None = None
     samples: int = 0
+    left: int | None = None
+    """Samples until its end, where the job counts them."""
     lost: int = 0
     worker_seconds: float = 0.0
     at: float = 0.0
@@ -77,14 +83,16 @@ class Known:
             self.life, self.run, self.workers, self.end = life, run, 0, None
             self.edges.clear()
 
+    def steps_in_all(self, declared: int | None) -> int | None:
+        """How many steps it will take: as the job itself counts what is left, else as its user declared."""
+        if self.left is not None and self.batch:
+            return self.step + math.ceil(self.left / self.batch)
+        return declared
+
     def progress(self, *, steps: int | None) -> Progress:
-        steps = steps or _whole(self.report.get("steps"))
-        remaining = finite(self.report.get("remaining_s"))
-        if remaining is None and steps and self.steps_per_s:
-            remaining = max(0, steps - self.step) / self.steps_per_s
-        fraction = finite(self.report.get("progress"))
-        if fraction is None and steps:
-            fraction = self.step / steps
+        steps = self.steps_in_all(steps)
+        remaining = max(0, steps - self.step) / self.steps_per_s if steps and self.steps_per_s else None
+        fraction = self.step / steps if steps else None
         return Progress(
             step=self.step,
             steps=steps,
@@ -107,6 +115,7 @@ class Known:
         self.step, self.workers = step + 1, workers
         self.epoch = _whole(line.get("epoch"))
         self.batch = _whole(line.get("batch")) or self.batch
+        self.left = _whole(line.get("left"))
         seconds = finite(line.get("step_s"))
         if seconds:
             self.steps_per_s = _blend(self.steps_per_s, 1.0 / seconds)
@@ -145,16 +154,17 @@ class Known:
         self.edges = {UNKNOWN: 0}
 
     def reported(self, line: dict[str, Any]) -> Point | None:
-        """Application metrics (docs/metrics.md)."""
-        metrics = line.get("metrics")
-        if not isinstance(metrics, dict):
+        """Metrics: the job's own document (`of: job`, docs/metrics.md), or whatever numbers its script has reported."""
+        metrics, t = line.get("metrics"), finite(line.get("t"))
+        if not isinstance(metrics, dict) or t is None:
             return None
-        self.report.update(dict(list(metrics.items())[:NAMES]))
-        for name in list(self.report)[: max(0, len(self.report) - 2 * NAMES)]:
-            del self.report[name]
-        t = finite(line.get("t"))
         values = numbers(metrics)
-        if t is None or not values:
+        if line.get("of") == "job":
+            self.report = {name: metrics[name] for name in REPORTED if name in metrics}
+            values = {name: values[name] for name in CURVES if name in values}
+        elif "loss" in values:
+            self.loss = values["loss"]
+        if not values:
             return None
         return Point(step=max(0, self.step - 1), t=t, workers=self.workers, values=values)
 
