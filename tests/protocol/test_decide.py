@@ -127,6 +127,14 @@ def test_a_newcomer_that_died_after_somebody_had_switched_breaks_the_plan() -> N
     assert action.number == 4
 
 
+def test_a_first_roster_that_was_replaced_although_somebody_had_entered_it_is_broken() -> None:
+    """The record was late: w1 was in roster 1 when w2's death had it replaced."""
+    late = status("w1", Phase.MEMBER, roster=1, tick=0, halted=1)
+    (action,) = decide(view(roster(2, "w1", joined=("w1",)), late, status("w3", Phase.READY)))
+    assert isinstance(action, Break)
+    assert action.number == 2
+
+
 @pytest.mark.parametrize("trouble", [
     {"phase": Phase.GONE}, {"halted": 3},
 ], ids=["died", "its exchange failed"])

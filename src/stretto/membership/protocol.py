@@ -165,7 +165,7 @@ def _trouble(view: View, roster: Roster) -> str:
         if status is None:
             if member.agent not in view.awaited:
                 return f"worker {member.worker} has vanished with agent {member.agent}"
-        elif member.worker in newcomers:
+        elif member.worker in newcomers and status.tick is None:
             continue  # whatever happened to it, a plan without it costs nothing
         elif not status.alive:
             return f"worker {member.worker} is gone"
@@ -190,7 +190,9 @@ def _trouble_of_leavers(view: View, roster: Roster) -> str:
 def _halted_itself(view: View, roster: Roster, status: WorkerStatus) -> bool:
     if status.phase is Phase.FINISHED or status.halted <= view.broken:
         return False
-    return status.halted >= (roster.number if status.worker in roster.joined else max(roster.base, 1))
+    # A newcomer may have given up an earlier plan; one that has a state had entered it, unknown to who replaced it.
+    newcomer = status.tick is None and status.worker in roster.joined
+    return status.halted >= (roster.number if newcomer else max(roster.base, 1))
 
 
 # --- After a break --------------------------------------------------------------------------------

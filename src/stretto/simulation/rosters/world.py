@@ -35,8 +35,8 @@ class World:
         self.most = dice.randint(2, min(self.slices, 6))
         self.least = dice.randint(1, min(2, self.most))
         self.slice_s = dice.choice((0.02, 0.05)) * 8 / self.slices
-        self.link_s = dice.choice((0.0005, 0.02, 0.2))
-        self.doubled = dice.choice((0.0, 0.1))
+        self.link_s = dice.choice((0.0005, 0.02, 0.3))
+        self.doubled = dice.choice((0.0, 0.2))
         self.restart_s = dice.choice((0.1, 0.5))
         self.script_s = dice.choice((0.2, 1.0))
         self.odd = dice.choice((0.0, 0.1)) if self.mode != "orderly" else 0.0
