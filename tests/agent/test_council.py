@@ -11,6 +11,8 @@ from stretto.agent.council import Asked, Council
 from stretto.core.roster import Roster
 from stretto.membership.embedded import EmbeddedStore
 from stretto.membership.status import Phase, WorkerStatus
+from stretto.membership.store import StoreError
+from stretto.membership.timing import Timing
 
 
 @dataclass
@@ -161,3 +163,36 @@ def test_more_workers_at_least_than_slices_fail_the_job_with_the_fix() -> None:
 
     failures = play(story, least=9, most=9, wanted=9).heard("fail")
     assert "slices=8 allows at most 8 workers, 9 were asked for: raise slices= in job.loader(...)" in failures[0][1]
+
+
+def test_an_agent_that_cannot_reach_the_store_is_fenced_and_starts_nobody_until_it_can() -> None:
+    class Flaky(EmbeddedStore):
+        down = False
+
+        def _advance(self) -> None:
+            if self.down and asyncio.current_task() is not self._keeper:
+                raise StoreError("out of reach")
+            super()._advance()
+
+    notes = Notes()
+
+    async def run() -> None:
+        store = Flaky()
+        timing = Timing().scaled(0.05)
+        timing = Timing(timing.lease_s, timing.renewal_s, timing.answer_s, timing.margin_s, fence_s=0.5)
+        council = Council(notes, store, agent="a0", slots=4, asked=Asked(1, 4, 2), timing=timing)
+        await council.open()
+        try:
+            await until(lambda: council.target == 2)
+            store.down = True
+            store._tell()
+            await until(lambda: notes.heard("fence"))
+            assert council.cut_off
+            before = len(notes.heard("balance"))
+            store.down = False
+            await until(lambda: not council.cut_off and len(notes.heard("balance")) > before)
+        finally:
+            store.down = False
+            await council.close()
+
+    asyncio.run(asyncio.wait_for(run(), 60))

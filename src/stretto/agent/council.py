@@ -77,6 +77,8 @@ class Council:
         self._dismissed: set[str] = set()
         self._target: int | None = None
         self._wish: int | None = None
+        self.cut_off = False
+        """The store cannot be reached: what is known of it may be old."""
         self._concluded = False
         self._presence.put(keys.AGENTS + agent, {"agent": agent, "slots": slots})
 
@@ -198,8 +200,13 @@ class Council:
 
     async def _follow(self) -> None:
         while not self._concluded:
-            if self._mirror.revision:
+            if self._mirror.trouble is not None:
+                self.cut_off = True
+            elif self._mirror.revision:
+                back, self.cut_off = self.cut_off, False
                 self._pass_on()
+                if back:
+                    self._floor.balance()
             await self._mirror.changed()
 
     def _pass_on(self) -> None:
