@@ -187,9 +187,14 @@ class Team:
                     if self._dismissed is not None:
                         raise Left(0)
                     plan = self.seat.plan
-                    if plan is not None and self.seat.built and not plan.rescue and plan.number in self._groups:
+                    wanted = plan is not None and plan.rescue == (self.seat.tick is not None)
+                    if plan is not None and wanted and self.seat.built and plan.number in self._groups:
                         break
                     self._changed.wait(1.0)
+                if plan.rescue:  # a first roster fell apart while its first member was giving away the state
+                    assert self.seat.tick is not None
+                    self._take(plan, self.seat.tick)
+                    return plan
                 group = self._groups[plan.number]
             try:
                 tick = receive(group, plan)
