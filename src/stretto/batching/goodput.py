@@ -108,7 +108,7 @@ def _candidates(batch: BatchRange, sizes: tuple[int, ...], count: int) -> tuple[
     else:
         low = np.minimum(np.maximum(batch.initial, batch.local_low * k), batch.most)
         local = low * (batch.most / low) ** (np.arange(count) / max(count - 1, 1)) / k
-    accumulation = np.ceil(local / batch.local_high - EPSILON) - 1
+    accumulation = np.maximum(np.ceil(local / batch.local_high - EPSILON) - 1, 0)
     alone = (k == 1) & (local > batch.initial + EPSILON)
     accumulation = np.where(alone, np.maximum(accumulation, 1), accumulation)
     size = np.ceil(local / (accumulation + 1) - EPSILON)
