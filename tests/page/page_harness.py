@@ -72,9 +72,9 @@ class Window:
         ARTIFACTS.mkdir(exist_ok=True)
         self.page.screenshot(path=ARTIFACTS / f"{name}.png", full_page=True)
 
-    def until(self, script: str, argument: object = None) -> None:
-        """Waits for a script's truth. Not `wait_for_function`: that one needs eval, which the page's policy forbids."""
-        until(lambda: self.page.evaluate(script, argument), what=script)
+    def until(self, found: Callable[[], object], *, what: str) -> None:
+        """As `until`, and the browser's own messages are heard meanwhile."""
+        until(found, what=what, sleep=lambda: self.page.wait_for_timeout(50))
 
 
 @contextmanager
@@ -96,12 +96,12 @@ def window(browser: Browser, url: str, *, size: tuple[int, int] = DESK, scheme: 
         context.close()
 
 
-def until(found: Callable[[], object], *, what: str) -> None:
+def until(found: Callable[[], object], *, what: str, sleep: Callable[[], None] = lambda: time.sleep(0.05)) -> None:
     end = time.monotonic() + GUARD_S
     while time.monotonic() < end:
         if found():
             return
-        time.sleep(0.05)
+        sleep()
     raise AssertionError(f"{what}: not within {GUARD_S:g} s")
 
 

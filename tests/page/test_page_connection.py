@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from page_harness import Window, free_port, until
+from page_harness import Window, free_port
 from playwright.sync_api import Route, expect
 from server_harness import Running, running
 
@@ -47,7 +47,7 @@ def test_a_lost_server_is_said_and_a_regained_one_too(mortal: Running, windows: 
     expect(one.page.get_by_test_id("back")).to_contain_text("Connected again")
     expect(lost).to_have_count(0)
     expect(one.page.locator(".link-live")).to_be_visible()
-    until(lambda: int(chart.get_attribute("data-points") or 0) > seen, what="the curve goes on")
+    one.until(lambda: int(chart.get_attribute("data-points") or 0) > seen, what="the curve goes on")
     expect(one.page.get_by_role("list", name="events, newest first")).to_contain_text("adopted")
     assert one.page.evaluate("() => window.untouched") is True
     refused = [complaint for complaint in one.complaints if "ERR_" not in complaint and "Failed to load" not in complaint]
@@ -70,11 +70,11 @@ def test_events_are_resumed_after_the_last_one_that_was_seen(server: Running, wi
     shown = one.page.get_by_role("list", name="events, newest first")
     expect(shown).to_contain_text("trains on")
     one.go(f"/jobs/{job}")
-    until(lambda: len(asked) >= 2, what="another stream is asked for")
+    one.until(lambda: len(asked) >= 2, what="another stream is asked for")
     assert asked[0] is None
     assert asked[1] is not None
     with server.client() as client:
-        events = client.events(job)
+        events = client.events(job).items
     assert int(asked[1]) >= max(event.id for event in events if event.kind == "ready")
     expect(shown).to_contain_text("submitted as")
     texts = shown.locator("li").all_inner_texts()
@@ -90,7 +90,7 @@ class Choppy(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         import httpx
 
-        headers = {key: value for key, value in self.headers.items() if key.lower() not in ("host", "connection")}
+        headers = {key: value for key, value in self.headers.items() if key.lower() not in ("host", "connection", "origin")}
         with httpx.stream("GET", self.target + self.path, headers={**headers, "Accept-Encoding": "identity"}, timeout=None,
                           trust_env=False) as answer:  # fmt: skip
             self.send_response(answer.status_code)
