@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from stretto.core.errors import Refused, UsageError
+from stretto.core.errors import Refused, ScriptError, UsageError
 from stretto.core.manifest import FORMAT, Identity, Manifest, Shard, Shared, Tensor, compare, folder_name, step_of
 from stretto.train.checkpoint.catalog import entries, tidy
 from stretto.train.checkpoint.export import export
@@ -185,6 +185,12 @@ def test_what_is_kept(tmp_path: Path) -> None:
     final = write(tmp_path, writers=1, step=6, final=True)
     assert tidy(LocalVault(tmp_path), keep=1, newest=final) == []
     assert [(entry.step, entry.final) for entry in entries(LocalVault(tmp_path))] == [(3, False), (4, False), (5, False), (6, True)]
+
+
+def test_a_dtype_that_the_format_lacks_is_refused_by_name() -> None:
+    skeleton, tensors = flatten({"objects": {"model": {"wave": torch.zeros(2, dtype=torch.complex128)}}, "place": {}})
+    with pytest.raises(ScriptError, match="model/wave has dtype complex128"):
+        Memory().snapshot(skeleton, tensors, writer=0, writers=1)
 
 
 def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:

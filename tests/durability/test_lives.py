@@ -215,3 +215,33 @@ def test_a_damaged_checkpoint_is_refused_by_path_and_the_one_before_it_offered(
     assert again.result["digest"] == reference
     assert audit(again.records()).holds
     assert (tmp_path / "saved-job" / folder_name(before.step)).exists() or complete(tmp_path)
+
+
+@pytest.mark.long
+def test_a_worker_that_dies_in_the_last_save_does_not_cost_it(
+    launch: Launch, resume: Callable[..., Launched], tmp_path: Path, reference: str
+) -> None:
+    run = begin(launch, tmp_path, "--workers", "2", every="1h", env={"STRETTO_FAILPOINT": "save-synced:1:w1"})
+    run.until_step(4)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.end() == 143, run.output()
+    assert [entry.step for entry in complete(tmp_path)] == [run.commits()[-1].step + 1], run.output()
+    again = resume(run)
+    assert again.end() == 0, again.output()
+    assert again.result["digest"] == reference
+
+
+def test_saves_go_on_while_workers_come_and_go(launch: Launch, tmp_path: Path, reference: str) -> None:
+    run = begin(launch, tmp_path, "--workers", "1:3", "--start", "2", "--keep", "30", every="1", args=arguments(pause_s=0.3))
+    run.until_step(2)
+    run.ask("scale", workers=3)
+    run.until_workers(3)
+    run.ask("scale", workers=1)
+    assert run.end() == 0, run.output()
+    assert run.result["digest"] == reference
+    found = complete(tmp_path)
+    writers = {len(entry.manifest.shards) for entry in found if entry.manifest is not None}
+    assert {2, 3, 1} <= writers, writers
+    for entry in found:
+        assert entry.manifest is not None
+        verify(vault(tmp_path), entry.manifest)
