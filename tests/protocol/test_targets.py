@@ -1,0 +1,44 @@
+"""How many workers each agent shall run."""
+
+from __future__ import annotations
+
+from stretto.membership.protocol import Phase, View, WorkerStatus
+from stretto.membership.targets import targets
+
+
+def view(*statuses: WorkerStatus, wanted: int, least: int = 1, most: int = 8) -> View:
+    return View(None, 0, {one.worker: one for one in statuses}, wanted, least, most, 0, 1)
+
+
+def worker(name: str, agent: str, phase: Phase = Phase.MEMBER, **facts: bool) -> WorkerStatus:
+    return WorkerStatus(name, agent, phase, int(name[1:]), **facts)
+
+
+def test_workers_go_beside_others_first() -> None:
+    assert targets(view(wanted=4), slots={"a": 3, "b": 3}) == {"a": 3, "b": 1}
+    assert targets(view(worker("w1", "b"), wanted=3), slots={"a": 4, "b": 3}) == {"a": 0, "b": 3}
+
+
+def test_those_that_run_are_kept_and_the_newest_go_first() -> None:
+    running = [worker("w1", "a"), worker("w2", "b"), worker("w3", "a")]
+    assert targets(view(*running, wanted=2), slots={"a": 4, "b": 4}) == {"a": 1, "b": 1}
+    assert targets(view(*running, wanted=3), slots={"a": 4, "b": 4}) == {"a": 2, "b": 1}
+
+
+def test_members_count_before_those_that_are_only_starting() -> None:
+    running = [worker("w1", "a", Phase.STARTING), worker("w2", "b")]
+    assert targets(view(*running, wanted=1), slots={"a": 1, "b": 1}) == {"a": 0, "b": 1}
+
+
+def test_what_an_agent_that_drains_had_is_made_up_elsewhere() -> None:
+    running = [worker("w1", "a", leaving=True), worker("w2", "b")]
+    assert targets(view(*running, wanted=2), slots={"a": 0, "b": 4}) == {"a": 0, "b": 2}
+
+
+def test_a_dismissed_worker_is_replaced() -> None:
+    assert targets(view(worker("w1", "a"), wanted=1), slots={"a": 1, "b": 2}, dismissed=["w1"]) == {"a": 0, "b": 1}
+    assert targets(view(worker("w1", "a"), wanted=1), slots={"a": 1}, dismissed=["w1"]) == {"a": 1}
+
+
+def test_more_than_there_is_room_for_is_as_many_as_there_is_room_for() -> None:
+    assert targets(view(wanted=8), slots={"a": 1, "b": 2}) == {"a": 1, "b": 2}
