@@ -30,6 +30,7 @@ VERBS: dict[str, Verb] = {
     "explain": Verb("stretto.cli.explain", "Say why a run had the batch sizes and the workers that it had.", server="explain"),
     "audit": Verb("stretto.cli.audit", "Prove from the journal that every sample was in exactly one committed step."),
     "plot": Verb("stretto.cli.plot", "Draw loss curves, workers over time and events into a PNG.", extra="plot"),
+    "simulate": Verb("stretto.cli.simulate", "What a policy would make of a workload, on virtual time.", extra="scheduling"),
     "serve": Verb("stretto.cli.serve", "Run the job server: queue, scheduler, API, dashboard.", extra="server"),
     "submit": Verb("stretto.cli.submit", "Give a job to the server: a job file, or a command.", extra="server"),
     "pause": Verb("stretto.cli.pause", "Set a job of the server aside; it gives its slots back.", extra="server"),
