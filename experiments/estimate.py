@@ -45,7 +45,7 @@ def online(seed: int) -> list[tuple[int, float, float]]:
 
 
 def samples_to_target(batch: int, seed: int) -> tuple[int, float]:
-    """Samples until the held-out loss is at the target, with AdaScale's rate; and the mean online noise scale on the way."""
+    """Samples until the held-out loss is at the target, with AdaScale's rate; and the median online noise scale on the way."""
     task = digits()
     trainer = Trainer(task, AdaScale(), seed)
     scales: list[float] = []
@@ -54,7 +54,7 @@ def samples_to_target(batch: int, seed: int) -> tuple[int, float]:
         scales.append(trainer.noise.scale or 0.0)
         if len(scales) % max(1, 64 // batch) == 0 and task.validate(trainer.model) < TARGET:
             break
-    return trainer.samples, statistics.fmean(scales)
+    return trainer.samples, statistics.median(scales)
 
 
 def experiment(seeds: int) -> dict[str, object]:

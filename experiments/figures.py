@@ -69,7 +69,7 @@ def estimate(found: dict[str, Any], path: Path) -> None:
     base = statistics.fmean(samples for samples, _ in found["samples"][str(found["reference"])])
     runs = list(found["samples"].values())
     right.plot(batches, [base / statistics.fmean(s for s, _ in one) for one in runs], "o-", color="#1b6ca8", label="measured")
-    phis = [statistics.fmean(scale for _, scale in one) for one in runs]
+    phis = [statistics.median(scale for _, scale in one) for one in runs]
     right.plot(batches, [(phi + 16) / (phi + batch) for phi, batch in zip(phis, batches, strict=True)], "s--", color="#d1495b",
                label="predicted")
     right.set(xscale="log", xlabel="batch", ylabel="efficiency", ylim=(0, 1.1))

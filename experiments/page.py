@@ -123,12 +123,12 @@ def estimate(found: dict[str, Any], seeds: int) -> str:
              f"dataset's), digits, {len(found['checks'])} seeds, at {len(checks)} points: ratio {_pm(ratios, 2)}, "
              f"from {min(ratios):.2f} to {max(ratios):.2f}.", "",
              f"Samples until the held-out loss is {found['target']}, with AdaScale's rate, {seeds} seeds; the efficiency is that "
-             "of batch 16 over it. Predicted: (φ + 16)/(φ + B) with the run's own mean online φ.", "",
+             "of batch 16 over it. Predicted: (φ + 16)/(φ + B) with the runs' own median online φ.", "",
              "| batch | samples | measured | predicted | φ |", "|---|---|---|---|---|"]
     base = statistics.fmean(samples for samples, _ in found["samples"][str(found["reference"])])
     misses: list[float] = []
     for batch, runs in found["samples"].items():
-        phi = statistics.fmean(scale for _, scale in runs)
+        phi = statistics.median(scale for _, scale in runs)
         measured, predicted = base / statistics.fmean(s for s, _ in runs), (phi + 16) / (phi + int(batch))
         misses.append(abs(measured / predicted - 1))
         lines.append(f"| {batch} | {_pm([s for s, _ in runs], 0)} | {measured:.2f} | {predicted:.2f} | {phi:.0f} |")

@@ -27,9 +27,9 @@ def rates_used(optimizer: torch.optim.Optimizer) -> list[float]:
 
 
 def measured(signal: float, noise: float) -> NoiseScale:
-    """An estimator that has seen exactly these moments, with slices of 1 and a batch of 2."""
+    """An estimator that has seen exactly these moments, with slices of 32 and a batch of 64."""
     estimator = NoiseScale(1)
-    estimator.observe([[signal + noise]] * 2, mean=[signal + noise / 2], sizes=[1, 1])
+    estimator.observe([[signal + noise / 32]] * 2, mean=[signal + noise / 64], sizes=[32, 32])
     return estimator
 
 
@@ -135,7 +135,7 @@ def test_groups_get_their_own_gain():
     for weight in weights:
         weight.grad = torch.ones(1)
     noise = NoiseScale(2)
-    noise.observe([[1.0, 1.0 + 256.0]] * 2, mean=[1.0, 1.0 + 128.0], sizes=[1, 1])
+    noise.observe([[1.0, 1.0 + 8.0]] * 2, mean=[1.0, 1.0 + 4.0], sizes=[32, 32])
     rate = Rate(AdaScale(), [optimizer], reference=64, noise=noise)
     rate.begin(256)
     optimizer.step()

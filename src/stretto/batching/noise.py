@@ -23,8 +23,9 @@ _foreach_norm = torch._foreach_norm  # pyright: ignore[reportPrivateImportUsage]
 
 CHUNK = 1 << 20
 """Elements summed in one fp32 reduction: at 2**20 its error is 2e-5, at 25 million 3e-3. Chunks are added in fp64."""
-FLOOR = 1e-9
-"""The true gradient's share of the noise is taken to be at least this, so that the noise scale stays finite."""
+LIMIT = 100.0
+"""The noise scale is at most this many times the batch that it was measured with: beyond that a gradient cannot be told from none,
+and its estimate may come out as zero or below."""
 RIPE = 10
 """Steps of an adaptive optimizer before its second moments are good enough to divide by."""
 
@@ -164,6 +165,7 @@ class NoiseScale:
         self._weight = 0.0
         self._signal = [0.0] * groups
         self._noise = [0.0] * groups
+        self._batch = 0.0
         self.count = 0
         """Steps measured."""
         self.ignored = 0
@@ -184,6 +186,7 @@ class NoiseScale:
             signal, noise = moments([row[group] for row in norms], mean=mean[group], sizes=sizes)
             self._signal[group] = keep * self._signal[group] + (1 - keep) * signal
             self._noise[group] = keep * self._noise[group] + (1 - keep) * noise
+        self._batch = keep * self._batch + (1 - keep) * sum(sizes)
         self._weight = keep * self._weight + (1 - keep)
         self.count += 1
         return True
@@ -195,7 +198,7 @@ class NoiseScale:
         chosen = slice(None) if group is None else slice(group, group + 1)
         noise = max(0.0, sum(self._noise[chosen]) / self._weight)
         signal = sum(self._signal[chosen]) / self._weight
-        return max(signal, FLOOR * noise), noise
+        return max(signal, noise * self._weight / (LIMIT * self._batch)), noise
 
     @property
     def scale(self) -> float | None:
@@ -207,13 +210,14 @@ class NoiseScale:
         return noise / signal if signal > 0 else 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        return {"weight": self._weight, "signal": list(self._signal), "noise": list(self._noise),
+        return {"weight": self._weight, "signal": list(self._signal), "noise": list(self._noise), "batch": self._batch,
                 "count": self.count, "ignored": self.ignored}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._weight = float(state["weight"])
         self._signal = [float(value) for value in state["signal"]]
         self._noise = [float(value) for value in state["noise"]]
+        self._batch = float(state["batch"])
         self.count = int(state["count"])
         self.ignored = int(state["ignored"])
 
