@@ -172,10 +172,10 @@ def lost(server: Running, seen: Sequence[Sequence[bytes]], since: int, until: in
 
 def used(pid: int) -> tuple[float, float]:
     """(MB, CPU seconds) of a process."""
-    status = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024,
-    (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # type: ignore[index]
+    ticks = int(fields[11]) + int(fields[12])
+    return (int(found[1]) / 1024 if found else 0.0), ticks / os.sysconf("SC_CLK_TCK")
 
 
 def p(times: Sequence[float], share: float) -> float:
