@@ -22,7 +22,7 @@ from stretto.server.client import Client, ServerError
 
 ROOT = Path(__file__).resolve().parents[2]
 ARTIFACTS = ROOT / "artifacts"
-GUARD_S = 60.0
+GUARD_S = 120.0
 """Only against hanging for ever: the machine may be busy."""
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",

@@ -7,7 +7,10 @@ import { now } from "../state/live";
 import { useCurves } from "../state/job";
 import { Chart, type Data, type Line } from "./chart";
 
-const PLACED = new Set(["loss", "samples_per_s", "goodput", "noise_scale", "batch", "steps_per_s", "progress", "remaining_s", "steps"]);
+/** Names that have a chart of their own above, or that count and do not measure. */
+const PLACED = new Set(
+  "loss samples_per_s goodput noise_scale batch steps_per_s progress remaining_s steps schema step epoch workers nodes slices parts skipped".split(" "),
+);
 const MOST_OTHERS = 8;
 const CHARTS: readonly (readonly [string, readonly (Line & { name: string })[]])[] = [
   ["Loss", [{ name: "loss", label: "loss", colour: "--c1" }]],

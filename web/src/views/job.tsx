@@ -87,7 +87,9 @@ function Facts({ job }: { job: Job }) {
   const since = (job.ended_at ?? clock.value) - (job.started_at ?? job.submitted_at);
   return (
     <section class="card" aria-label="figures">
-      <Meter fraction={job.state === "finished" ? 1 : progress.fraction} label={progressLabel(job)} />
+      {(progress.fraction !== null || job.state === "finished") && (
+        <Meter fraction={job.state === "finished" ? 1 : progress.fraction} label={progressLabel(job)} />
+      )}
       <dl class="facts">
         <Fact name="workers">
           <Workers line={job} />
