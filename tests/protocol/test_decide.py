@@ -133,6 +133,8 @@ def test_a_first_roster_that_was_replaced_although_somebody_had_entered_it_is_br
     (action,) = decide(view(roster(2, "w1", joined=("w1",)), late, status("w3", Phase.READY)))
     assert isinstance(action, Break)
     assert action.number == 2
+    entered_since = status("w1", Phase.MEMBER, roster=2, tick=0, halted=1)
+    assert not any(isinstance(one, Break) for one in decide(view(roster(2, "w1", joined=("w1",)), entered_since)))
 
 
 @pytest.mark.parametrize("trouble", [

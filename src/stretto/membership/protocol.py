@@ -11,71 +11,15 @@ The last roster published is *the* roster. While it is not in effect everywhere,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from stretto.core.roster import Roster
 from stretto.membership.placement import arrange, choose, share, worthwhile
 from stretto.membership.status import Phase, WorkerStatus
+from stretto.membership.view import Action, Break, Dismiss, Fail, Lost, Publish, View
 
 __all__ = ["Action", "Break", "Dismiss", "Fail", "Lost", "Phase", "Publish", "View", "WorkerStatus", "decide", "over"]
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """Everything the leader decides from."""
-
-    roster: Roster | None
-    """The last roster published; None before the first one and at the beginning of a new life of the job."""
-    broken: int
-    """Everything up to this number is broken."""
-    workers: Mapping[str, WorkerStatus]
-    wanted: int
-    least: int
-    most: int
-    slices: int
-    """The job's; 0 to take it from the first worker that is ready."""
-    term: int
-    awaited: frozenset[str] = field(default=frozenset())
-    """Agents that this leader has not seen yet but that may only be late: their absence alone breaks nothing."""
-    unfenced: frozenset[str] = field(default=frozenset())
-    """Agents that are absent, but not for so long that they must have stopped their workers. Includes `awaited`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Publish:
-    roster: Roster
-
-
-@dataclass(frozen=True, slots=True)
-class Break:
-    """Mark everything up to `number` as broken."""
-
-    number: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Dismiss:
-    """This worker has to go; its agent may start another one in its place."""
-
-    worker: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """Nobody who has the state is left: begin again from a checkpoint, or give up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """The job cannot go on, and starting it again would not help."""
-
-    reason: str
-
-
-Action = Publish | Break | Dismiss | Lost | Fail
 
 
 def decide(view: View) -> tuple[Action, ...]:
@@ -190,9 +134,10 @@ def _trouble_of_leavers(view: View, roster: Roster) -> str:
 def _halted_itself(view: View, roster: Roster, status: WorkerStatus) -> bool:
     if status.phase is Phase.FINISHED or status.halted <= view.broken:
         return False
-    # A newcomer may have given up an earlier plan; one that has a state had entered it, unknown to who replaced it.
+    # A newcomer may have given up an earlier plan, and entered this one since; but one that has halted in a roster that
+    # it was in had entered a plan that was replaced, unknown to whoever replaced it.
     newcomer = status.tick is None and status.worker in roster.joined
-    return status.halted >= (roster.number if newcomer else max(roster.base, 1))
+    return status.halted >= (roster.number if newcomer else max(status.roster, 1))
 
 
 # --- After a break --------------------------------------------------------------------------------
