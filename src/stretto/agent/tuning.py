@@ -19,9 +19,8 @@ class Tuning:
 
     def __init__(self, agent: Supervisor) -> None:
         self._agent = agent
-        self.spare = 0
-        """Workers that are started beyond the wanted number, to replace somebody."""
         self._slow: str | None = None
+        """The worker that is being replaced: it trains until its successor is ready."""
         self._switched_to = 0
         config = agent.options.sizing()
         self._autoscaler = Autoscaler(config, self) if config is not None else None
@@ -30,8 +29,6 @@ class Tuning:
     # ---- what happens
 
     def commit(self, fields: dict[str, Any]) -> None:
-        if self._slow is not None and self._slow not in self._agent.council.statuses:
-            self._slow, self.spare = None, 0
         self._straggling.commit(fields)
         if self._autoscaler is not None:
             self._autoscaler.commit(fields, slices=self._agent.slices)
@@ -46,14 +43,20 @@ class Tuning:
             self._autoscaler.switched(workers=int(fields["workers"]), pause_ms=float(fields.get("pause_ms") or 0.0),
                                       cause=str(fields.get("cause", "")))
 
+    @property
+    def spare(self) -> int:
+        """Workers that are started beyond the wanted number: the successor, until a roster without the slow one is published."""
+        roster = self._agent.council.roster
+        if self._slow is not None and (roster is None or self._slow not in roster.workers):
+            self._slow = None
+        return int(self._slow is not None)
+
     def ready(self, worker: str) -> None:
         """Somebody waits to be admitted. If it is there to replace a slow worker, that one may go."""
-        slow = self._slow
-        if slow is None or worker == slow or not self._agent.council.settled:
-            return
-        self._slow, self.spare = None, 0
-        if slow in self._agent.council.statuses:
-            self._agent.council.leaving(slow)
+        slow = self._agent.workers.get(self._slow or "")
+        if self.spare and slow is not None and worker != slow.name:
+            slow.status = replace(slow.status, leaving=True)
+            self._agent.council.tell(slow.status)
 
     # ---- what the autoscaler asks for
 
@@ -85,9 +88,9 @@ class Tuning:
                 council.tell(worker.status)
 
     def replace_worker(self, worker: str, reason: str) -> None:
-        """Another one is started first; this one leaves when that one is ready."""
-        if self._slow is None:
-            self._slow, self.spare = worker, 1
+        """Another one is started first; this one leaves when that one is ready. Only this agent's own can be replaced by it."""
+        if not self.spare and worker in self._agent.workers:
+            self._slow = worker
             self._agent.balance()
 
     def explain_straggler(self, text: str) -> None:
