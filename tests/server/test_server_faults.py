@@ -302,3 +302,15 @@ def test_five_jobs_on_two_slots_never_run_on_more(tmp_path: Path) -> None:
             time.sleep(0.1)
         assert most <= 2
         assert all(one.state == "finished" for one in found)
+
+
+def test_a_life_that_nobody_wants_any_more_is_stopped_by_the_next_server(tmp_path: Path) -> None:
+    with running(tmp_path / "home", slots=2) as server:
+        with server.client() as client:
+            made = client.submit(job("stray", **LONG)).id
+            until(lambda: state(client, made) == "running", what="it runs")
+        server.kill()
+        with sqlite3.connect(server.home / "server.db") as database:
+            database.execute("delete from jobs")
+        server.start()
+        until(lambda: not any("life-" in line for line in processes(server.home)), what="it is gone", timeout_s=120)

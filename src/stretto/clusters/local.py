@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import join
 
-from stretto.clusters.base import Assignment, NodeInfo, Seen, Sighting, Stop
+from stretto.clusters.base import Assignment, NodeInfo, Seen, Sighting, Stop, Work
 from stretto.clusters.control import Denied, Unreachable, ask
 from stretto.clusters.life import GRACE_S, Life, mark
 from stretto.clusters.slots import Held, assign, cores
@@ -59,6 +59,7 @@ class LocalCluster:
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _closed: bool = False
     _news: list[Sighting] = field(default_factory=list)
+    _scanned: bool = False
 
     def nodes(self) -> Sequence[NodeInfo]:
         return self.infos
@@ -67,8 +68,13 @@ class LocalCluster:
 
     async def apply(self, wanted: Sequence[Assignment]) -> None:
         listed = {(one.job, one.life): one for one in wanted}
-        for key, life in self.lives.items():
-            if key not in listed and not life.gone:
+        if not self._scanned:
+            self._scanned = True
+            await asyncio.to_thread(self._find_strays, listed)
+        for key, life in list(self.lives.items()):
+            if key not in listed and life.gone:
+                del self.lives[key]
+            elif key not in listed:
                 life.assignment = _stopped(life.assignment)
         for key, one in listed.items():
             if key in self.lives:
@@ -77,6 +83,17 @@ class LocalCluster:
                 self.lives[key] = self._life(one)
         self._bind()
         self._wake.set()
+
+    def _find_strays(self, listed: Mapping[tuple[str, int], Assignment]) -> None:
+        """Lives that an earlier server was about to stop when it was killed: nobody wants them, so they are stopped now."""
+        for path in self.home.glob("jobs/*/life-*/keeper.lock"):
+            name, _, number = path.parent.name.partition("-")
+            job = path.parent.parent.name
+            if name == "life" and number.isdigit() and (job, int(number)) not in listed:
+                stray = Assignment(job, int(number), Work(), 1, 1, {}, stop=Stop.NOW)
+                life = self._life(stray)
+                if life.locked():
+                    self.lives[job, int(number)] = life
 
     def _life(self, one: Assignment) -> Life:
         run = self.home / "runs" / (one.run or one.job)

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from stretto.clusters.base import Assignment, Cluster, Seen, Sighting, Stop
@@ -38,6 +39,15 @@ FLUSH_S = 1.0
 FLUSH_MANY_S = 5.0
 KEEP_S = 0.5
 AGAIN_S = 1.0
+TRIES = 5
+
+
+class Written(Enum):
+    """What became of events."""
+
+    DONE = 1
+    OWED = 2
+    LATE = 3
 
 
 @dataclass(slots=True)
@@ -182,32 +192,36 @@ class Conductor:
             self._limits[record.id] = now
 
     async def _gone(self, record: Record, known: Known, sighting: Sighting) -> bool:
-        draft = ending(record, known, sighting, resumable=self.cluster.resumable(record.id))
-        if await self._write(record, [draft]):
-            self._granted.pop(record.id, None)
-            self.alarms.down(f"job {record.id}")
-            if draft.kind == "restarting":
-                self.measures.restarts.inc()
-            self.trigger(f"{record.name} {draft.kind}")
-            return True
-        return False
+        resumable = self.cluster.resumable(record.id)
+        for _ in range(TRIES):
+            draft = ending(record, known, sighting, resumable=resumable)
+            if await self._write(record, [draft]) is not Written.LATE:
+                break
+            # Somebody cancelled or paused it in this very moment: what its end means is decided again.
+            record = self.book.records[record.id]
+        self._granted.pop(record.id, None)
+        self.alarms.down(f"job {record.id}")
+        self.trigger(f"{record.name} is gone")
+        return True
 
-    async def _write(self, record: Record, drafts: Sequence[Draft]) -> bool:
-        """False if the events are owed: the database is down."""
+    async def _write(self, record: Record, drafts: Sequence[Draft]) -> Written:
+        """Appends; if the database is down, the events are owed, and come before everything else of this job later."""
         owed = [*self._owed.pop(record.id, []), *drafts]
         try:
             after = await self.book.append(record.id, owed)
             self._observe(record, after)
-            return True
+            return Written.DONE
         except StorageDown as error:
             self._owed[record.id] = owed
             await self.alarm("database", str(error))
-            return False
+            return Written.OWED
         except Conflict as error:
             log.info("an event of %s came too late: %s", record.id, error)
-            return False
+            return Written.LATE
 
     def _observe(self, before: Record, after: Record) -> None:
+        if after.restarts > before.restarts:
+            self.measures.restarts.inc()
         if before.started_at is None and after.started_at is not None:
             self.measures.wait.observe(max(0.0, after.started_at - after.submitted_at))
 
@@ -235,7 +249,7 @@ class Conductor:
             record = self.book.records.get(job)
             if record is None:
                 del self._owed[job]
-            elif await self._write(record, []):
+            elif await self._write(record, []) is not Written.OWED:
                 await self.clear("database")
                 self.trigger("the database is back")
                 await self.apply()
@@ -259,7 +273,8 @@ class Conductor:
 
     async def fail(self, record: Record, error: str) -> None:
         """Ends a job that still has processes: they are stopped, and hold their slots until they are gone."""
-        if await self._write(record, [Draft("failed", f"failed: {error}", {"error": error, "class": "not ready"})]):
+        draft = Draft("failed", f"failed: {error}", {"error": error, "class": "not ready"})
+        if await self._write(record, [draft]) is Written.DONE:
             self._lingering[record.id] = (record.life, max(record.workers, self._granted.pop(record.id, 0)))
             self.trigger(f"{record.name} failed")
             await self.apply()

@@ -121,9 +121,10 @@ def _allocated(record: Record, data: dict[str, Any], t: float) -> Record:
 
 
 def _ready(record: Record, data: dict[str, Any], t: float) -> Record:
-    _need(record, frozenset({JobState.STARTING}), "ready")
+    _need(record, ACTIVE - {JobState.RUNNING}, "ready")
     begun = record.started_at or t
-    return replace(record, state=JobState.RUNNING, workers=int(data["workers"]), started_at=begun, turn_at=t)
+    state = JobState.RUNNING if record.state is JobState.STARTING else record.state
+    return replace(record, state=state, workers=int(data["workers"]), started_at=begun, turn_at=t)
 
 
 def _resized(record: Record, data: dict[str, Any], _t: float) -> Record:
