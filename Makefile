@@ -19,7 +19,7 @@ PYTEST := $(PY) -m pytest
 
 INSTALLED := $(VENV)/.installed
 PEERS := $(VENV)/.peers
-BENCHMARKS := overhead exchange rescale start checkpoint resume policies server sharing noise straggler autoscale hosts
+BENCHMARKS := overhead exchange rescale start checkpoint resume policies server sharing dashboard noise straggler autoscale hosts
 
 .PHONY: help setup test-deps web pins lint format test test-long demo experiments bench bench-page clean \
         test-chaos test-sim test-durability test-hosts test-hosts-chaos test-fuzz test-server-chaos \
@@ -113,6 +113,7 @@ bench-resume: $(PEERS)  ## everything killed to the first new step, beside torch
 bench-policies: $(PEERS)  ## completion times of the scheduling policies, and their decision times
 bench-server: $(PEERS)  ## latency, memory and events of a server with 2,000 jobs
 bench-sharing: $(PEERS)  ## eight jobs on one machine against FIFO
+bench-dashboard: $(PEERS)  ## the page in Chromium: first view, long tasks with live 10,000-point curves
 bench-noise: $(PEERS)  ## the cost of measuring noise scale and goodput
 bench-straggler: $(PEERS)  ## one slow worker: rebalanced against ignored
 bench-autoscale: $(PEERS)  ## time and cost of jobs that size themselves

@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { keepToken, token } from "./api/client";
-import { plural } from "./lib/format";
+import { moment, plural } from "./lib/format";
 import { route, type Route } from "./lib/route";
 import { clock, connection, enter, leave, me, overview, stream } from "./state/live";
 import { ClusterView } from "./views/cluster";
@@ -140,7 +140,7 @@ function Lost() {
     void clock.value;
     return (
       <p class="notice is-lost" role="alert" data-testid="lost">
-        <b>Connection lost, retrying.</b> <span>{now.why}. Jobs go on training meanwhile; what you see is from {new Date(now.since).toLocaleTimeString()}.</span>
+        <b>Connection lost, retrying.</b> <span>{now.why}. Jobs go on training meanwhile; what you see is from {moment(now.since / 1000, now.since / 1000)}.</span>
         <button type="button" onClick={() => stream.retryNow()}>
           Retry now{wait > 0 ? ` (${wait} s)` : ""}
         </button>

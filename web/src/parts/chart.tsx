@@ -137,13 +137,14 @@ export function Chart(props: ChartProps) {
 function options(lines: Line[], x: "step" | "time", log: boolean, together: string | undefined, width: number): uPlot.Options {
   const axis = { stroke: () => styled("--muted"), grid: { stroke: () => styled("--grid"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
   const sides = new Set(lines.map((line) => line.side ?? "left"));
+  const counts = new Set(lines.filter((line) => line.kind === "steps").map((line) => line.side ?? "left"));
   const y = (side: "left" | "right"): uPlot.Axis => ({
     ...axis,
     scale: side,
     side: side === "left" ? 3 : 1,
     size: 52,
     grid: side === "left" ? axis.grid : { show: false },
-    values: (plot, splits) => splits.map((one) => (one === null || bare(plot, side) ? "" : figure(one))),
+    values: (plot, splits) => splits.map((one) => (one === null || bare(plot, side) || (counts.has(side) && !Number.isInteger(one)) ? "" : figure(one))),
   });
   return {
     width: Math.max(160, Math.floor(width)),
