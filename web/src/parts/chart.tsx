@@ -187,10 +187,17 @@ function series(line: Line): uPlot.Series {
     stroke: () => styled(line.colour),
     width: kind === "stems" ? 2 : 1.5,
     spanGaps: kind === "line",
-    points: { show: kind === "stems", size: 6, fill: () => styled(line.colour) },
+    points: { show: kind === "stems" ? true : lonely, size: 6, fill: () => styled(line.colour) },
     ...(kind === "steps" ? { paths: uPlot.paths.stepped!({ align: 1 }), fill: () => `color-mix(in srgb, ${styled(line.colour)} 14%, transparent)` } : {}),
     ...(kind === "stems" ? { paths: uPlot.paths.bars!({ size: [0.01, 3, 2] }) } : {}),
   };
+}
+
+/** A line with fewer than two values would not be seen without its points. */
+function lonely(plot: uPlot, row: number): boolean {
+  let count = 0;
+  for (const value of plot.data[row] ?? []) if (value !== null && value !== undefined && ++count > 1) return false;
+  return true;
 }
 
 /** Some room above and below; counts begin at zero. */

@@ -15,6 +15,8 @@ export function Controls({ job, changed }: { job: Job; changed: () => void }) {
   const [question, setQuestion] = useState<Question | null>(null);
   const [busy, setBusy] = useState(false);
   const path = `/v1/jobs/${job.id}`;
+  // What was said about the last state is no news in the next one.
+  useEffect(() => setSaid((old) => (old?.bad ? old : null)), [job.state]);
 
   /** One request at a time, for the version that is on the screen. */
   const act = async (request: (headers: Record<string, string>) => Promise<Job>, done: string) => {
