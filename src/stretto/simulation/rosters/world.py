@@ -40,7 +40,8 @@ class World:
         self.restart_s = dice.choice((0.1, 0.5))
         self.script_s = dice.choice((0.2, 1.0))
         self.odd = dice.choice((0.0, 0.1)) if self.mode != "orderly" else 0.0
-        self.timing = Timing(fence_s=8.0 if self.mode == "islands" else dice.choice((1.6, 4.0, 8.0)))
+        fence_s = 8.0 if self.mode == "islands" else dice.choice((2.6, 4.5, 8.0))
+        self.timing = Timing(lease_s=3.0, renewal_s=1.0, answer_s=0.7, fence_s=fence_s)
         self.duration_s = dice.uniform(3.0, 9.0)
         self.end: int | None = dice.randint(5, 60) * self.passes if dice.random() < 0.25 else None
         """The tick at which the script ends; None: when the faults are over and everybody has come together again."""
