@@ -18,6 +18,8 @@ from server_harness import Running, processes, running, until
 from stretto.clusters.local import STRETTO
 from stretto.server.client import Client, ServerError
 
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+
 SCRIPT = Path(__file__).with_name("train_small.py")
 CHAOS_S = float(os.environ.get("STRETTO_SERVER_CHAOS_S", "90"))
 GUARD_S = 600.0
@@ -41,7 +43,6 @@ def wait_for_step(client: Client, made: str, step: int) -> None:
     until(lambda: client.job(made).progress.step >= step or client.job(made).state.ended, what=f"step {step}", timeout_s=GUARD_S)
 
 
-@pytest.mark.long
 def test_jobs_share_are_resized_paused_and_killed_and_end_with_the_reference_digest(tmp_path: Path) -> None:
     expected = reference(12)
     with running(tmp_path / "home", slots=2, launcher=STRETTO) as server, server.client() as client:
@@ -62,7 +63,6 @@ def test_jobs_share_are_resized_paused_and_killed_and_end_with_the_reference_dig
             assert again.job(first).pause_ms > 0
 
 
-@pytest.mark.long
 def test_a_paused_job_goes_on_from_its_checkpoint_to_the_reference_digest(tmp_path: Path) -> None:
     expected = reference(15)
     with running(tmp_path / "home", slots=2, launcher=STRETTO) as server, server.client() as client:
@@ -101,7 +101,6 @@ def _children(pid: int) -> list[int]:
     return []
 
 
-@pytest.mark.long
 @pytest.mark.timeout(0)
 def test_kills_of_workers_agents_and_the_server_at_random_change_no_digest(tmp_path: Path) -> None:
     """STRETTO_SERVER_CHAOS_S seconds of it: 90 in the suite, 600 by `make test-server-chaos`."""
