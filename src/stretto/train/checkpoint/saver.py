@@ -96,6 +96,8 @@ class Saver:
         self._failed: list[Any] = []
         self._due_at = time.monotonic() + (wish.every_s or 0.0)
         self._skipped = 0
+        self._prepared = 0
+        """The roster whose shares fit into the memory."""
         self.saved: int = -1
         """The step of the last save that was begun here or gone on from."""
 
@@ -143,6 +145,10 @@ class Saver:
     def at_boundary(self, notes: dict[str, Any]) -> None:
         if notes.get("save") == self._job.step:
             self._begin(final=False)
+        elif self._job.step and self._prepared != self._job._team.roster.number and not self._busy:
+            self._prepared = self._job._team.roster.number
+            _, tensors = self._job._shared.flatten(self._job._place())
+            self._memory.prepare(tensors, writers=len(self._job._team.roster.members))
 
     def last(self, *, final: bool = False) -> bool:
         """A save of this moment, and its end. False if the roster broke meanwhile: what is there to be waited for again."""
@@ -208,7 +214,7 @@ class Saver:
         snapshot = self._memory.snapshot(skeleton, tensors, writer=team.rank, writers=len(team.roster.members))
         save = Save(step=step, roster=team.roster.number, writer=team.rank, writers=len(team.roster.members), snapshot=snapshot,
                     place=place, final=final, blocked_s=time.monotonic() - before, began=before)
-        self._save, self.saved = save, step
+        self._save, self.saved, self._prepared = save, step, save.roster
         self._due_at = before + (self.wish.every_s or 0.0)
         threading.Thread(target=self._run, args=(save,), name=f"stretto-save-{step}", daemon=True).start()
 

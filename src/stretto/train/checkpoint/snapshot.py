@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 
 from stretto.core.errors import Refused, ScriptError
 from stretto.core.manifest import Identity, Piece, Shared, Tensor
-from stretto.train.checkpoint.layout import deal, header, width
+from stretto.train.checkpoint.layout import WHOLE_BYTES, deal, header, width
 from stretto.train.state import as_bytes, flatten, spec
 
 
@@ -86,8 +87,23 @@ class Memory:
 
     def __init__(self) -> None:
         self._held = torch.empty(0, dtype=torch.uint8)
+        self._making: threading.Thread | None = None
+
+    def prepare(self, tensors: list[torch.Tensor], *, writers: int) -> None:
+        """Makes the memory in the background: its first touch costs more than all later copies, and nobody should wait for it."""
+        size = -(-sum(tensor.numel() * tensor.element_size() for tensor in tensors) // writers) + 2 * WHOLE_BYTES
+        if self._held.numel() < size and self._making is None:
+            self._making = threading.Thread(target=self._make, args=(size,), name="stretto-save-memory", daemon=True)
+            self._making.start()
+
+    def _make(self, size: int) -> None:
+        self._held = torch.empty(0, dtype=torch.uint8)
+        self._held = torch.empty(size, dtype=torch.uint8).zero_()
 
     def take(self, size: int) -> torch.Tensor:
+        if self._making is not None:
+            self._making.join()
+            self._making = None
         if self._held.numel() < size:
             self._held = torch.empty(0, dtype=torch.uint8)
             self._held = torch.empty(size, dtype=torch.uint8)
