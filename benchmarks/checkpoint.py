@@ -54,8 +54,6 @@ def rows(times: dict[str, list[float]], checkpoints: list[dict[str, float]], *, 
     ends = times["ends"]
     saved = {int(line["step"]): line for line in checkpoints}
     began = [step for step in range(2 * EVERY, steps - EVERY, 2 * EVERY) if step in saved]
-    # The first save makes the memory that later ones reuse.
-    began = began[1:] or began
     busy = [ends[step + EVERY - 1] - ends[step - 1] for step in began]
     idle = [ends[step + 2 * EVERY - 1] - ends[step + EVERY - 1] for step in began]
     blocked = statistics.median(saved[step]["blocked_s"] for step in began)
