@@ -29,7 +29,9 @@ def trace(count: int = 1, *, steps: float = 600.0, every_s: float = 60.0, worker
     return [TraceJob(f"job-{n}", n * every_s, application, workers, 100, most=16) for n in range(count)]
 
 
-def run(jobs: list[TraceJob], policy: str = "fifo", *, cluster: list[Node] | None = None, settings: Settings | None = None) -> Outcome:
+def run(
+    jobs: list[TraceJob], policy: str = "fifo", *, cluster: list[Node] | None = None, settings: Settings | None = None
+) -> Outcome:
     chosen = settings or Settings()
     function = {"fifo": fifo, "goodput": goodput}[policy]
     return Simulation(build(jobs, policy=policy, costs=chosen.costs), cluster or nodes(2), function, chosen).run()

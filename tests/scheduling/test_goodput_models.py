@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from policy_builders import BATCH, MODEL, model
 
 from stretto.batching import throughput as module
 from stretto.batching.goodput import BatchRange, GoodputModel, candidates, gain, goodputs
 from stretto.batching.throughput import Observation, ThroughputModel, fit, overlap
-from policy_builders import BATCH, MODEL, model
 
 
 def test_a_step_is_the_overlap_of_gradients_and_exchange() -> None:
@@ -30,7 +30,8 @@ def test_full_overlap_hides_the_shorter_part() -> None:
 def test_the_fit_recovers_a_machine_that_it_has_seen_from_all_sides() -> None:
     seen = [
         Observation(n, k, m, MODEL.grad_s(m), MODEL.step_s(nodes=n, workers=k, local_batch=m))
-        for n, k in ((1, 1), (1, 2), (1, 4), (2, 8), (4, 16), (8, 32)) for m in (32, 64, 128)
+        for n, k in ((1, 1), (1, 2), (1, 4), (2, 8), (4, 16), (8, 32))
+        for m in (32, 64, 128)
     ]
     found = fit(seen)
     for one in seen:

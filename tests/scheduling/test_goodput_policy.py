@@ -17,9 +17,14 @@ from stretto.scheduling.words import Allocation, Job
 
 def jobs_of(random: np.random.Generator, count: int) -> list[Job]:
     return [
-        job(f"j{n}", arrival_s=float(n), attained_s=float(random.exponential(2e4)), most=int(random.integers(1, 17)),
+        job(
+            f"j{n}",
+            arrival_s=float(n),
+            attained_s=float(random.exponential(2e4)),
+            most=int(random.integers(1, 17)),
             models={"default": model(noise=float(random.exponential(100)), sync=float(random.uniform(0.1, 4)))},
-            remaining=float(random.exponential(1e7)) if random.random() < 0.5 else None)
+            remaining=float(random.exponential(1e7)) if random.random() < 0.5 else None,
+        )
         for n in range(count)
     ]
 

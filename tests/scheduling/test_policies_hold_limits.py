@@ -34,7 +34,8 @@ def clusters(draw: Any) -> list[Node]:
     kinds = draw(st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=2, unique=True))
     return [
         Node(f"{kind}{number}", draw(st.sampled_from([1, 2, 4, 8])), kind)
-        for kind in kinds for number in range(draw(st.integers(1, 4)))
+        for kind in kinds
+        for number in range(draw(st.integers(1, 4)))
     ]
 
 
@@ -47,13 +48,27 @@ def job_lists(draw: Any) -> list[Job]:
         owner = draw(st.sampled_from(["ann", "bob"]))
         models = draw(st.sampled_from([{}, {"a": model()}, {"a": model(noise=1.0), "b": model(scale=0.3)}, {"a": BROKEN}]))
         losses = tuple((60.0 * at, 2.0 / (at + 1)) for at in range(draw(st.integers(0, 4))))
-        result.append(job(
-            f"j{number}", arrival_s=float(number), least=least, most=draw(st.integers(least, 24)), wanted=draw(st.integers(1, 12)),
-            priority=draw(st.sampled_from([1.0, 1.0, 4.0])), owner=owner, quota=quotas[owner], models=models, losses=losses,
-            attained_s=draw(st.floats(0, 1e6)), restarts=draw(st.integers(0, 5)), profiled=draw(st.integers(0, 16)),
-            remaining=draw(st.none() | st.floats(0, 1e8)), preemptible=draw(st.sampled_from([True, True, False])),
-            pinned=draw(st.sampled_from([False, False, False, True])), pause_s=draw(st.sampled_from([0.1, 30.0])),
-        ))
+        result.append(
+            job(
+                f"j{number}",
+                arrival_s=float(number),
+                least=least,
+                most=draw(st.integers(least, 24)),
+                wanted=draw(st.integers(1, 12)),
+                priority=draw(st.sampled_from([1.0, 1.0, 4.0])),
+                owner=owner,
+                quota=quotas[owner],
+                models=models,
+                losses=losses,
+                attained_s=draw(st.floats(0, 1e6)),
+                restarts=draw(st.integers(0, 5)),
+                profiled=draw(st.integers(0, 16)),
+                remaining=draw(st.none() | st.floats(0, 1e8)),
+                preemptible=draw(st.sampled_from([True, True, False])),
+                pinned=draw(st.sampled_from([False, False, False, True])),
+                pause_s=draw(st.sampled_from([0.1, 30.0])),
+            )
+        )
     return result
 
 
@@ -63,14 +78,19 @@ BROKEN = GoodputModel(ThroughputModel(math.nan, -1.0, 0, 0, 0, 0, 1.0), math.nan
 @pytest.mark.parametrize("name", NAMES)
 @QUICK
 @given(jobs=job_lists(), cluster=clusters(), time_s=st.floats(0, 1e5))
-def test_no_limit_is_broken_now_or_in_the_decisions_that_follow(name: str, jobs: list[Job], cluster: list[Node], time_s: float) -> None:
+def test_no_limit_is_broken_now_or_in_the_decisions_that_follow(
+    name: str, jobs: list[Job], cluster: list[Node], time_s: float
+) -> None:
     """Capacity, fewest and most, quotas, pinned and non-preemptible jobs, one kind a job: `check` raises on each."""
     now = Allocation()
     for turn in range(3):
         answer = policy(name)(jobs, cluster, now, time_s + 60 * turn)
         check(jobs, cluster, now, answer)
         assert not set(answer.places) - {one.name for one in jobs}
-        jobs, now = jobs[turn:], Allocation({one.name: answer.of(one.name) for one in jobs[turn:] if answer.of(one.name)}, {}, answer.memory)
+        jobs, now = (
+            jobs[turn:],
+            Allocation({one.name: answer.of(one.name) for one in jobs[turn:] if answer.of(one.name)}, {}, answer.memory),
+        )
         if not jobs:
             return
 

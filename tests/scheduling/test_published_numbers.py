@@ -20,10 +20,18 @@ from stretto.simulation.cluster.report import completion_times
 from stretto.simulation.cluster.trace import read_trace
 
 WORKLOADS = (1, 3, 5, 7)
-TIRESIAS = {"0.5": (1451, 1870, 1425, 3979), "1.0": (2474, 3876, 3501, 5480), "1.5": (5520, 6562, 6832, 5367),
-            "2.0": (10138, 10728, 12098, 8371)}
-OPTIMUS = {"0.5": (1310, 1987, 1325, 5314), "1.0": (4087, 3944, 5656, 7291), "1.5": (7674, 5684, 7900, 6426),
-           "2.0": (10807, 8363, 11830, 6998)}
+TIRESIAS = {
+    "0.5": (1451, 1870, 1425, 3979),
+    "1.0": (2474, 3876, 3501, 5480),
+    "1.5": (5520, 6562, 6832, 5367),
+    "2.0": (10138, 10728, 12098, 8371),
+}
+OPTIMUS = {
+    "0.5": (1310, 1987, 1325, 5314),
+    "1.0": (4087, 3944, 5656, 7291),
+    "1.5": (7674, 5684, 7900, 6426),
+    "2.0": (10807, 8363, 11830, 6998),
+}
 POLLUX = {"0.5": (1060, 1311, 977, 2881)}
 NODES = [Node(f"node-{n:02d}", 4) for n in range(16)]
 
@@ -36,7 +44,8 @@ def average(policy: Policy, name: str, load: str, number: int, *, restart_s: flo
 def cases(table: dict[str, tuple[int, ...]], quick: str) -> list:
     return [
         pytest.param(load, number, published, marks=() if load == quick else pytest.mark.long)
-        for load, row in table.items() for number, published in zip(WORKLOADS, row, strict=True)
+        for load, row in table.items()
+        for number, published in zip(WORKLOADS, row, strict=True)
     ]
 
 

@@ -76,7 +76,16 @@ def test_a_cluster_that_cannot_be_is_refused(text: str) -> None:
 
 ROWS = [
     {"name": "a", "time": 0, "min_workers": 1, "max_workers": 4, "steps": 500, "batch": 64, "throughput": {"1": 100, "2": 180}},
-    {"name": "a", "time": 60, "min_workers": 1, "max_workers": 2, "steps": 500, "batch": 64, "throughput": {"1": 100}, "priority": 10},
+    {
+        "name": "a",
+        "time": 60,
+        "min_workers": 1,
+        "max_workers": 2,
+        "steps": 500,
+        "batch": 64,
+        "throughput": {"1": 100},
+        "priority": 10,
+    },
     {"name": "unmeasured", "time": 70, "min_workers": 1, "max_workers": 2, "steps": 10, "batch": 8, "throughput": {}},
 ]
 
@@ -154,9 +163,13 @@ def test_a_servers_record_is_replayed_by_the_command(server: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("--policy", "best"), "there is no such policy"), (("--restart-cost", "never"), "write seconds"),
-        (("--nodes", "many"), "COUNTxSLOTS"), (("--period", "0"), "from 1 to 86400"), (("-o", "xml"), "table or json"),
-        (("--batch", "huge"), "fixed, linear or adaptive"), (("--noise", "7"), "from 0 to 1"),
+        (("--policy", "best"), "there is no such policy"),
+        (("--restart-cost", "never"), "write seconds"),
+        (("--nodes", "many"), "COUNTxSLOTS"),
+        (("--period", "0"), "from 1 to 86400"),
+        (("-o", "xml"), "table or json"),
+        (("--batch", "huge"), "fixed, linear or adaptive"),
+        (("--noise", "7"), "from 0 to 1"),
     ],
 )
 def test_a_mistake_in_the_call_says_what_to_write(tmp_path: Path, arguments: tuple[str, ...], text: str) -> None:

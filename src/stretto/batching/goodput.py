@@ -5,8 +5,8 @@ its covariance at the initial batch B0, a step at batch B = scale·B0 is worth g
 gain/scale is the statistical efficiency, the same as (φ + B0)/(φ + B) with the noise scale φ.
 (McCandlish et al. 2018; AdaScale, ICML'20; Pollux, OSDI'21.)
 
-`GoodputModel.choose` finds the batch with the highest goodput for one number of workers; `goodputs` does so for many jobs and sizes at
-once, for schedulers. No torch here.
+`GoodputModel.choose` finds the batch with the highest goodput for one number of workers; `goodputs` does so for many jobs
+and sizes at once, for schedulers. No torch here.
 """
 
 from __future__ import annotations
@@ -136,11 +136,26 @@ def goodputs(models: Sequence[GoodputModel], *, across: Sequence[bool], workers:
 
 
 def _pack(models: Sequence[GoodputModel]) -> Floats:
-    return np.array([
-        (t.alpha_grad, t.beta_grad, t.alpha_across, t.beta_across, t.alpha_within, t.beta_within, t.gamma,
-         m.grad_sqr, m.grad_var, m.batch.initial, m.factor)
-        for m in models for t in (m.throughput,)
-    ], dtype=np.float64)
+    return np.array(
+        [
+            (
+                t.alpha_grad,
+                t.beta_grad,
+                t.alpha_across,
+                t.beta_across,
+                t.alpha_within,
+                t.beta_within,
+                t.gamma,
+                m.grad_sqr,
+                m.grad_var,
+                m.batch.initial,
+                m.factor,
+            )
+            for m in models
+            for t in (m.throughput,)
+        ],
+        dtype=np.float64,
+    )
 
 
 def _evaluate(packed: Floats, across: NDArray[np.bool_], workers: Ints, local: Ints, accumulation: Ints) -> Floats:

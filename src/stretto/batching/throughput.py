@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,9 +69,20 @@ class ThroughputModel:
     @property
     def sane(self) -> bool:
         """Whether the numbers can describe a machine at all: finite, nothing negative, some time for a gradient."""
-        numbers = astuple(self)
-        return (all(math.isfinite(x) and 0 <= x < 1e9 for x in numbers) and 1 <= self.gamma <= MOST_GAMMA
-                and self.alpha_grad + self.beta_grad > 0)
+        numbers = (
+            self.alpha_grad,
+            self.beta_grad,
+            self.alpha_across,
+            self.beta_across,
+            self.alpha_within,
+            self.beta_within,
+            self.gamma,
+        )
+        return (
+            all(math.isfinite(x) and 0 <= x < 1e9 for x in numbers)
+            and 1 <= self.gamma <= MOST_GAMMA
+            and self.alpha_grad + self.beta_grad > 0
+        )
 
 
 def overlap(grad_s: float, sync_s: float, gamma: float) -> float:
@@ -140,8 +151,7 @@ class _Loss:
         self.numbers[self.free] = x
         a, b, a_across, b_across, a_within, b_within, gamma = self.numbers.tolist()
         grad = a + b * self.local_batch
-        sync = (self.across * (a_across + b_across * self.more) + self.within * (a_within + b_within * self.more)
-                + self.alone)
+        sync = self.across * (a_across + b_across * self.more) + self.within * (a_within + b_within * self.more) + self.alone
         ln_grad, ln_sync = np.log(grad), np.log(sync)
         ln_step = np.logaddexp(gamma * ln_grad, gamma * ln_sync) / gamma
         share = np.exp(gamma * (ln_grad - ln_step))  # of T_grad in the step; the rest is T_sync's
@@ -156,10 +166,15 @@ class _Loss:
         across, within = b_across / a_across, b_within / a_within
         value = err1 + err2 + 1e-3 * (gamma - 1) ** 2 + 1e-2 * (across**2 + within**2)
         d_across, d_within = d_sync * self.across, d_sync * self.within
-        slopes = np.array([
-            d_grad.sum(), d_grad @ self.local_batch,
-            d_across.sum() - 2e-2 * across**2 / a_across, d_across @ self.more + 2e-2 * across / a_across,
-            d_within.sum() - 2e-2 * within**2 / a_within, d_within @ self.more + 2e-2 * within / a_within,
-            d_gamma + 2e-3 * (gamma - 1),
-        ])
+        slopes = np.array(
+            [
+                d_grad.sum(),
+                d_grad @ self.local_batch,
+                d_across.sum() - 2e-2 * across**2 / a_across,
+                d_across @ self.more + 2e-2 * across / a_across,
+                d_within.sum() - 2e-2 * within**2 / a_within,
+                d_within @ self.more + 2e-2 * within / a_within,
+                d_gamma + 2e-3 * (gamma - 1),
+            ]
+        )
         return value, slopes[self.free]

@@ -16,22 +16,36 @@ if TYPE_CHECKING:
     from stretto.simulation.cluster.trace import TraceJob
 
 COLUMNS = (
-    ("average", "average_s", "time"), ("median", "median_s", "time"), ("p99", "p99_s", "time"), ("maximum", "maximum_s", "time"),
-    ("makespan", "makespan_s", "time"), ("utilisation", "utilisation", "share"), ("restarts", "restarts", "count"),
-    ("GPU-hours", "slot_hours", "number"), ("cost", "cost", "number"), ("worst fairness", "fairness_worst", "number"),
-    ("unfair > 2", "fairness_above_2", "share"), ("a decision", "decision_s", "milliseconds"),
+    ("average", "average_s", "time"),
+    ("median", "median_s", "time"),
+    ("p99", "p99_s", "time"),
+    ("maximum", "maximum_s", "time"),
+    ("makespan", "makespan_s", "time"),
+    ("utilisation", "utilisation", "share"),
+    ("restarts", "restarts", "count"),
+    ("GPU-hours", "slot_hours", "number"),
+    ("cost", "cost", "number"),
+    ("worst fairness", "fairness_worst", "number"),
+    ("unfair > 2", "fairness_above_2", "share"),
+    ("a decision", "decision_s", "milliseconds"),
 )
 
 
 def command(
     workload: Annotated[Path | None, typer.Argument(metavar="WORKLOAD.csv", help="A row for each job.", show_default=False)] = None,
     policy: Annotated[str, typer.Option("--policy", help="Policies, separated by commas.")] = "goodput",
-    nodes: Annotated[str | None, typer.Option("--nodes", help="COUNTxSLOTS[:KIND][@PRICE][*SPEED][~RECLAIMS], … [default: 16x4]")] = None,
-    restart_cost: Annotated[str, typer.Option("--restart-cost", help="Seconds that a change stops a job, or `measured`: stretto's own.")] = "30",
+    nodes: Annotated[
+        str | None, typer.Option("--nodes", help="COUNTxSLOTS[:KIND][@PRICE][*SPEED][~RECLAIMS], … [default: 16x4]")
+    ] = None,
+    restart_cost: Annotated[
+        str, typer.Option("--restart-cost", help="Seconds that a change stops a job, or `measured`: stretto's own.")
+    ] = "30",
     pause: Annotated[float, typer.Option("--pause", help="With `measured`: seconds that the others pause at a change.")] = 0.3,
     start_up: Annotated[float, typer.Option("--start-up", help="With `measured`: seconds until a newcomer is ready.")] = 10.0,
     declared: Annotated[bool, typer.Option("--declared", help="Jobs declare their lengths; policies may use them.")] = False,
-    batching: Annotated[str | None, typer.Option("--batch", help="fixed, linear or adaptive [default: what the policy presupposes]")] = None,
+    batching: Annotated[
+        str | None, typer.Option("--batch", help="fixed, linear or adaptive [default: what the policy presupposes]")
+    ] = None,
     period: Annotated[float, typer.Option("--period", help="Seconds between decisions.")] = 60.0,
     on_events: Annotated[bool, typer.Option("--on-events", help="Decide also when jobs come and go.")] = False,
     seed: Annotated[int, typer.Option("--seed", help="For noise, failures, reclaims and random policies.")] = 0,
@@ -70,8 +84,19 @@ def command(
     if output == "json":
         import json
 
-        typer.echo(json.dumps({"workload": server or str(workload), "nodes": nodes or "16x4", "restart_cost": restart_cost,
-                               "declared": declared, "seed": seed, "policies": results}, indent=1))
+        typer.echo(
+            json.dumps(
+                {
+                    "workload": server or str(workload),
+                    "nodes": nodes or "16x4",
+                    "restart_cost": restart_cost,
+                    "declared": declared,
+                    "seed": seed,
+                    "policies": results,
+                },
+                indent=1,
+            )
+        )
     else:
         _table(results, f"{server or workload}: {len(trace)} jobs on {sum(node.slots for node in machines)} slots")
 
@@ -92,7 +117,9 @@ def _policies(text: str) -> list[str]:
     return list(dict.fromkeys(chosen))
 
 
-def _trace(workload: Path | None, server: str | None, profiles: Path | None, hours: float | None) -> tuple[list[TraceJob], tuple[Any, ...]]:
+def _trace(
+    workload: Path | None, server: str | None, profiles: Path | None, hours: float | None
+) -> tuple[list[TraceJob], tuple[Any, ...]]:
     if (workload is None) == (server is None):
         raise UsageError("give either a WORKLOAD.csv or --from-server URL")
     if server is not None:
@@ -109,15 +136,28 @@ def _trace(workload: Path | None, server: str | None, profiles: Path | None, hou
 
 
 def _settings(
-    restart_cost: str, pause: float, start_up: float, period: float, on_events: bool, seed: int, noise: float, failures: float,
-    interference: float, cluster: Any,
+    restart_cost: str,
+    pause: float,
+    start_up: float,
+    period: float,
+    on_events: bool,
+    seed: int,
+    noise: float,
+    failures: float,
+    interference: float,
+    cluster: Any,
 ) -> Settings:
     from stretto.simulation.cluster.disturb import Weather
     from stretto.simulation.cluster.engine import Settings
     from stretto.simulation.cluster.job import Restart, StopFree
 
-    for name, value, high in (("--pause", pause, 1e6), ("--start-up", start_up, 1e6), ("--noise", noise, 1.0), ("--failures", failures, 1e3),
-                              ("--interference", interference, 0.99)):
+    for name, value, high in (
+        ("--pause", pause, 1e6),
+        ("--start-up", start_up, 1e6),
+        ("--noise", noise, 1.0),
+        ("--failures", failures, 1e3),
+        ("--interference", interference, 0.99),
+    ):
         if not 0 <= value <= high:
             raise UsageError(f"{name} {value:g}: it has to be from 0 to {high:g}")
     if not 1 <= period <= 86400:
@@ -135,11 +175,20 @@ def _settings(
             raise UsageError(f"--restart-cost {restart_cost}: write seconds, for instance 30, or `measured`")
         costs = Restart(seconds)
     weather = Weather(seed=seed, noise=noise, failures_per_day=failures, reclaims_per_hour=cluster.reclaims_per_hour)
-    return Settings(period_s=period, on_events=on_events, costs=costs, weather=weather, interference=interference, speeds=cluster.speeds)
+    return Settings(
+        period_s=period, on_events=on_events, costs=costs, weather=weather, interference=interference, speeds=cluster.speeds
+    )
 
 
 def _run(
-    name: str, trace: list[TraceJob], machines: Any, settings: Settings, declared: bool, batching: str | None, seed: int, quiet: bool,
+    name: str,
+    trace: list[TraceJob],
+    machines: Any,
+    settings: Settings,
+    declared: bool,
+    batching: str | None,
+    seed: int,
+    quiet: bool,
 ) -> Outcome:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -150,7 +199,13 @@ def _run(
 
     jobs = build(trace, policy=name, batching=batching, declared=declared, costs=settings.costs)
     simulation = Simulation(jobs, machines, load(name, seed=seed), settings)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[clock]}"), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[clock]}"),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as bar:
         task = bar.add_task(name, total=len(jobs), clock="")
         return simulation.run(lambda now, done, _: bar.update(task, completed=done, clock=f"hour {now / 3600:.1f}"))

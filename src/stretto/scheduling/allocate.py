@@ -1,8 +1,8 @@
 """From a value for every option to an allocation: what all policies that choose sizes have in common.
 
-Pinned jobs are set aside with their slots. Jobs that may not be taken off the cluster keep at least their fewest workers. An owner's
-jobs are first sized within the owner's quota alone; none of them gets more than that afterwards. Then sizes are chosen for everybody,
-workers are placed, and slots that are left over go to whoever gains from them.
+Pinned jobs are set aside with their slots. Jobs that may not be taken off the cluster keep at least their fewest workers.
+An owner's jobs are first sized within the owner's quota alone; none of them gets more than that afterwards. Then sizes are
+chosen for everybody, workers are placed, and slots that are left over go to whoever gains from them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,13 @@ ValueOf = Callable[[Setting], Floats]
 
 
 def allocate(
-    jobs: Sequence[Job], nodes: Sequence[Node], now: Allocation, time_s: float, value_of: ValueOf, *, must: Sequence[str] = (),
+    jobs: Sequence[Job],
+    nodes: Sequence[Node],
+    now: Allocation,
+    time_s: float,
+    value_of: ValueOf,
+    *,
+    must: Sequence[str] = (),
 ) -> Allocation:
     """The allocation with the highest total value. Jobs named in `must` run if anything of theirs fits."""
     kept = still_valid(jobs, nodes, now)
@@ -50,7 +56,8 @@ def allocate(
     setting = _setting(movable, nodes, kept, time_s)
     value = _normalised(value_of(setting), setting.table)
     held_fast = {job.name for job in movable if not job.preemptible and job.name in kept}
-    forced = np.array([job.name in held_fast or job.name in set(must) for job in movable])
+    urgent = held_fast | set(must)
+    forced = np.array([job.name in urgent for job in movable])
     value = np.where(forced[:, None] & np.isfinite(value), value + MUST, value)
     value = _within_quotas(jobs, movable, pinned, value, setting.table)
     capacity = _capacity(setting.table.groups, pinned)
@@ -78,13 +85,18 @@ def _normalised(value: Floats, table: Options) -> Floats:
 
 def _capacity(groups: Sequence[Group], pinned: dict[str, Placement]) -> Ints:
     used = {node: count for placement in pinned.values() for node, count in placement}
-    return np.array([
-        group.capacity - sum(used.get(node.name, 0) for node in group.nodes) if used else group.capacity for group in groups
-    ], dtype=np.int64)
+    return np.array(
+        [group.capacity - sum(used.get(node.name, 0) for node in group.nodes) if used else group.capacity for group in groups],
+        dtype=np.int64,
+    )
 
 
 def _within_quotas(
-    jobs: Sequence[Job], movable: Sequence[Job], pinned: dict[str, Placement], value: Floats, table: Options,
+    jobs: Sequence[Job],
+    movable: Sequence[Job],
+    pinned: dict[str, Placement],
+    value: Floats,
+    table: Options,
 ) -> Floats:
     if all(job.quota is None for job in jobs):
         return value
@@ -107,9 +119,14 @@ def _within_quotas(
 
 
 def _placed(
-    jobs: Sequence[Job], picks: Ints, table: Options, kept: dict[str, Placement], pinned: dict[str, Placement], held_fast: set[str],
+    jobs: Sequence[Job],
+    picks: Ints,
+    table: Options,
+    kept: dict[str, Placement],
+    pinned: dict[str, Placement],
+    held_fast: set[str],
 ) -> dict[str, Placement]:
-    """Workers on nodes. A job that has to stay and could not be placed anew keeps its placement, and the rest is placed around it."""
+    """Workers on nodes. A job that has to stay and found no new place keeps its old one, and the rest is placed around it."""
     wanted = {job.name: int(table.size[pick]) for job, pick in zip(jobs, picks, strict=True) if pick >= 0}
     group_of = {job.name: int(table.group[pick]) for job, pick in zip(jobs, picks, strict=True) if pick >= 0}
     rooted = dict(pinned)
@@ -125,7 +142,7 @@ def _placed(
         if not lost:
             return places
         rooted |= {name: kept[name] for name in lost}
-    return {name: placement for name, placement in places.items()}
+    return places
 
 
 def _fill(jobs: Sequence[Job], places: dict[str, Placement], value: Floats, setting: Setting, free: dict[str, int]) -> None:

@@ -1,8 +1,9 @@
 """Which option each job takes: a multiple-choice knapsack, solved by prices.
 
-A slot of each group has a price; every job takes the option with the highest value minus price. The lowest prices at which everybody
-fits are found by bisection, all jobs at once in numpy. What the prices leave over is dealt out greedily. Where it is worth its few
-milliseconds the optimum itself is found: by a dynamic programme over the slots for one group, by HiGHS for several small ones.
+A slot of each group has a price; every job takes the option with the highest value minus price. The lowest prices at which
+everybody fits are found by bisection, all jobs at once in numpy. What the prices leave over is dealt out greedily. Where it
+is worth its few milliseconds the optimum itself is found: by a dynamic programme over the slots for one group, by HiGHS for
+several small ones.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 NONE = -1
-EXACT_WORK = 200_000
+EXACT_WORK = 60_000
 """Jobs × options × slots up to which the exact programme runs: a few milliseconds."""
 EXACT_OPTIONS = 400
 """Jobs × options up to which HiGHS is asked when there are several groups: prices alone may be far off for a few jobs."""
@@ -177,8 +178,12 @@ def _mixed_integer(value: Floats, size: Ints, group: Ints, capacity: Ints) -> In
     slots = np.zeros((len(capacity), len(rows)))
     slots[group[columns], np.arange(len(rows))] = size[columns]
     found = milp(
-        -value[rows, columns], integrality=np.ones(len(rows)), bounds=Bounds(0, 1), options={"time_limit": EXACT_S},
-        constraints=[LinearConstraint(one_each, ub=1.0), LinearConstraint(slots, ub=capacity.astype(np.float64))])
+        -value[rows, columns],
+        integrality=np.ones(len(rows)),
+        bounds=Bounds(0, 1),
+        options={"time_limit": EXACT_S},
+        constraints=[LinearConstraint(one_each, ub=1.0), LinearConstraint(slots, ub=capacity.astype(np.float64))],
+    )
     if found.x is None:
         return None
     picks = np.full(len(value), NONE, dtype=np.int64)

@@ -1,8 +1,8 @@
 """The genetic search of Pollux: populations of allocations as arrays (solutions, jobs, nodes) of numbers of workers.
 
 Operators as published (Pollux, OSDI'21, section 4.2): one-point crossover over jobs; mutation that resets rows to the allocation
-now, clears elements and raises elements on nodes with room; repair that keeps one spread job a node, the jobs' limits and the nodes'
-capacity. Selection, ranking and crowding are those of NSGA-II (Deb et al. 2002) on two objectives.
+now, clears elements and raises elements on nodes with room; repair that keeps one spread job a node, the jobs' limits and
+the nodes' capacity. Selection, ranking and crowding are those of NSGA-II (Deb et al. 2002) on two objectives.
 Rows that an operator does not touch are not computed: this is what makes the search fast enough for simulations.
 """
 
@@ -44,7 +44,9 @@ class Effort:
     crossover: float = 0.9
 
 
-def search(start: States, limits: Limits, evaluate: Callable[[States], Floats], random: Random, effort: Effort) -> tuple[States, Floats]:
+def search(
+    start: States, limits: Limits, evaluate: Callable[[States], Floats], random: Random, effort: Effort
+) -> tuple[States, Floats]:
     """The last population's best front: solutions and their objectives (both smaller is better)."""
     states = _distinct(repair(start, limits, random), set())
     values = evaluate(states)
@@ -70,7 +72,14 @@ def search(start: States, limits: Limits, evaluate: Callable[[States], Floats], 
 
 
 def _children(
-    states: States, rank: Ints, crowd: Floats, values: Floats, limits: Limits, random: Random, effort: Effort, known: set[bytes],
+    states: States,
+    rank: Ints,
+    crowd: Floats,
+    values: Floats,
+    limits: Limits,
+    random: Random,
+    effort: Effort,
+    known: set[bytes],
 ) -> States:
     """A population of new solutions; a second attempt replaces those that were there already."""
     found: list[States] = []

@@ -1,8 +1,8 @@
 """Guards: reasons not to make a change, each a function of its own. They hold for every policy.
 
 They only ever keep what is: a guard never gives a job more, so whatever limits held before still hold. A growth is taken back only
-where the old placement lies inside the new one, so nobody else's slots are touched; a shrink is never held back, since somebody may be
-waiting for those slots.
+where the old placement lies inside the new one, so nobody else's slots are touched; a shrink is never held back, since
+somebody may be waiting for those slots.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def near_end(job: Job, before: Placement, after: Placement, kind: str, *, pays: 
     gain = old - new
     if gain >= pays * job.pause_s:
         return None
-    return f"{old:.0f} s are left; {size(after)} instead of {size(before)} workers would save {gain:.0f} s and cost {job.pause_s:g} s"
+    return (
+        f"{old:.0f} s are left; {size(after)} instead of {size(before)} workers would save {gain:.0f} s and cost {job.pause_s:g} s"
+    )
 
 
 def cooling(job: Job, time_s: float, *, cooldown_s: float = COOLDOWN_S) -> str | None:
@@ -66,7 +68,13 @@ def busiest_first(jobs: Sequence[Job]) -> list[Job]:
 
 
 def guard(
-    jobs: Sequence[Job], nodes: Sequence[Node], now: Allocation, answer: Allocation, time_s: float, *, limits: Limits | None = None,
+    jobs: Sequence[Job],
+    nodes: Sequence[Node],
+    now: Allocation,
+    answer: Allocation,
+    time_s: float,
+    *,
+    limits: Limits | None = None,
 ) -> Allocation:
     """The answer without the growths that a guard objects to; their reasons say which."""
     bounds = limits or Limits()
@@ -77,8 +85,11 @@ def guard(
         if not before or size(after) <= size(before) or not inside(before, after):
             continue
         kind = kinds.get(before[0][0], "")
-        why = (cooling(job, time_s, cooldown_s=bounds.cooldown_s) or idle(job, low_utilisation=bounds.low_utilisation)
-               or near_end(job, before, after, kind, pays=bounds.pays))
+        why = (
+            cooling(job, time_s, cooldown_s=bounds.cooldown_s)
+            or idle(job, low_utilisation=bounds.low_utilisation)
+            or near_end(job, before, after, kind, pays=bounds.pays)
+        )
         if why is not None:
             places[job.name] = before
             reasons[job.name] = why

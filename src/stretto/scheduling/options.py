@@ -1,8 +1,8 @@
 """The sizes that a job may be given, and how fast each would be.
 
-Nodes of one kind and one number of slots form a *group*; a job runs in one group at a time. Within a node the sizes are powers of two
-and the whole node, so that small jobs always pack; beyond it whole nodes, so that two spread jobs never share one. A job whose limits
-allow none of these gets its smallest size as an option of its own.
+Nodes of one kind and one number of slots form a *group*; a job runs in one group at a time. Within a node the sizes are
+powers of two and the whole node, so that small jobs always pack; beyond it whole nodes, so that two spread jobs never share
+one. A job whose limits allow none of these gets its smallest size as an option of its own.
 Speeds come from the fitted models, all jobs at once; a job without a sane model is taken to speed up linearly.
 """
 

@@ -1,8 +1,8 @@
 """Where the workers go: keep jobs where they are, pack small ones, whole nodes for spread ones.
 
 Two spread jobs never share a node. A job that keeps its size keeps its place unless its node has to be emptied for a job that needs
-it whole; then the node with the fewest workers on it is emptied. A job that cannot be placed at its size is returned with the largest
-size that fits.
+it whole; then the node with the fewest workers on it is emptied. A job that cannot be placed at its size is returned with
+the largest size that fits.
 """
 
 from __future__ import annotations
@@ -82,9 +82,11 @@ class Floor:
     def empty_one(self, wanted: Mapping[str, int]) -> list[str]:
         """Lift everybody off the node that is easiest to empty; the names of those lifted, or nothing if none can be."""
         candidates = [
-            (self.group.slots - self.free[node.name], node.name) for node in self.group.nodes
+            (self.group.slots - self.free[node.name], node.name)
+            for node in self.group.nodes
             if 0 < self.group.slots - self.free[node.name] < self.group.slots
-            and not self.residents[node.name] & self.fixed and not self._has_spread(node.name)
+            and not self.residents[node.name] & self.fixed
+            and not self._has_spread(node.name)
         ]
         if not candidates:
             return []
@@ -95,7 +97,10 @@ class Floor:
 
 
 def pack(
-    group: Group, wanted: Mapping[str, int], now: Mapping[str, Placement], fixed: set[str],
+    group: Group,
+    wanted: Mapping[str, int],
+    now: Mapping[str, Placement],
+    fixed: set[str],
 ) -> dict[str, Placement]:
     """Place jobs at their wanted sizes. Jobs in `fixed` keep their placement of now. What does not fit is left out or smaller."""
     floor = Floor(group, fixed=fixed)

@@ -1,10 +1,11 @@
-"""How many nodes to have: a wanted number for each offer (kind of node and way of paying), with reasons, for an autoscaler to act on.
+"""How many nodes to have: a wanted number for each offer (kind of node and way of paying), with reasons, for an autoscaler
+to act on.
 
-Two rules. By utilisation: as many nodes as keep the jobs' modelled scaling efficiency (speed-up over slots, the utility of Pollux and
-AdaptDL) inside a band. By worth: another node as long as what it adds is worth more than its price, where an hour of one worker at
-full efficiency is worth `worth` (the utility-against-cost rule of the AutoScaling Engine, MLSys'20).
-Spot nodes cost less and are taken away: each reclaim costs the jobs on the node a pause, which is part of the price compared here. A
-minimum of on-demand nodes stays. Hysteresis: small differences and shrinking soon after a change are not acted on.
+Two rules. By utilisation: as many nodes as keep the jobs' modelled scaling efficiency (speed-up over slots, the utility of
+Pollux and AdaptDL) inside a band. By worth: another node as long as what it adds is worth more than its price, where an
+hour of one worker at full efficiency is worth `worth` (the utility-against-cost rule of the AutoScaling Engine, MLSys'20).
+Spot nodes cost less and are taken away: each reclaim costs the jobs on the node a pause, which is part of the price
+compared here. A minimum of on-demand nodes stays. Hysteresis: small differences and shrinking soon after a change are not acted on.
 """
 
 from __future__ import annotations
@@ -68,7 +69,13 @@ class Wanted:
 
 
 def wanted(
-    jobs: Sequence[Job], offers: Sequence[Offer], have: Mapping[str, int], aims: Aims, *, time_s: float, changed_s: float | None = None,
+    jobs: Sequence[Job],
+    offers: Sequence[Offer],
+    have: Mapping[str, int],
+    aims: Aims,
+    *,
+    time_s: float,
+    changed_s: float | None = None,
 ) -> Wanted:
     """How many nodes of each offer to have. `have` is what there is now, `changed_s` when that changed last."""
     _check(offers, aims)
@@ -76,7 +83,11 @@ def wanted(
     speeds = _speeds(jobs, order)
     least = min(aims.least_on_demand, sum(not offer.spot for offer in order))
     reasons: list[str] = []
-    count = _by_worth(order, speeds, jobs, aims, least, reasons) if aims.worth is not None else _by_band(order, speeds, aims, least, reasons)
+    count = (
+        _by_worth(order, speeds, jobs, aims, least, reasons)
+        if aims.worth is not None
+        else _by_band(order, speeds, aims, least, reasons)
+    )
     counts = {offer.name: 0 for offer in offers}
     for offer in order[:count]:
         counts[offer.name] += 1
@@ -97,9 +108,13 @@ def _check(offers: Sequence[Offer], aims: Aims) -> None:
         raise UsageError(f"the band of efficiency is {aims.low} to {aims.high}: it has to satisfy 0 < low < high <= 1")
     for offer in offers:
         if offer.slots < 1 or offer.price < 0 or offer.most < 0:
-            raise UsageError(f"offer {offer.name}: slots {offer.slots}, price {offer.price}, most {offer.most}: none may be negative or no slots")
+            raise UsageError(
+                f"offer {offer.name}: slots {offer.slots}, price {offer.price}, most {offer.most}: none may be negative or no slots"
+            )
     if sum(offer.most for offer in offers) > MOST_NODES:
-        raise UsageError(f"the offers have {sum(offer.most for offer in offers)} nodes together, {MOST_NODES} are considered: lower `most`")
+        raise UsageError(
+            f"the offers have {sum(offer.most for offer in offers)} nodes together, {MOST_NODES} are considered: lower `most`"
+        )
 
 
 def _effective_price(offer: Offer, jobs: Sequence[Job], aims: Aims) -> float:
@@ -136,15 +151,19 @@ def _speeds(jobs: Sequence[Job], order: Sequence[Offer]) -> list[float]:
     return speeds
 
 
-def _by_worth(order: Sequence[Offer], speeds: Sequence[float], jobs: Sequence[Job], aims: Aims, least: int, reasons: list[str]) -> int:
+def _by_worth(
+    order: Sequence[Offer], speeds: Sequence[float], jobs: Sequence[Job], aims: Aims, least: int, reasons: list[str]
+) -> int:
     worth = aims.worth or 0.0
     profit = [0.0]
     for count, offer in enumerate(order, start=1):
         lost = preemption_cost(offer, jobs)
         profit.append(profit[-1] + (speeds[count] - speeds[count - 1] - lost) * worth - offer.price)
     best = max(range(least, len(profit)), key=lambda count: (round(profit[count], 9), -count))
-    reasons.append(f"{best} nodes: their work is worth {speeds[best] * worth:.2f} an hour at {worth:g} for a worker-hour, "
-                   f"{profit[best]:.2f} more than they cost")
+    reasons.append(
+        f"{best} nodes: their work is worth {speeds[best] * worth:.2f} an hour at {worth:g} for a worker-hour, "
+        f"{profit[best]:.2f} more than they cost"
+    )
     return best
 
 
@@ -162,12 +181,19 @@ def _by_band(order: Sequence[Offer], speeds: Sequence[float], aims: Aims, least:
         reasons.append(f"{best} nodes: a scaling efficiency of {ratio[best]:.0%}, in the band of {aims.low:.0%} to {aims.high:.0%}")
     else:
         best = max(inside, default=max(least, 1))
-        reasons.append(f"{best} nodes: a scaling efficiency of {ratio[best]:.0%}, no number comes into the band of {aims.low:.0%} to {aims.high:.0%}")
+        reasons.append(
+            f"{best} nodes: a scaling efficiency of {ratio[best]:.0%}, none is in {aims.low:.0%} to {aims.high:.0%}"
+        )
     return best
 
 
 def _steady(
-    counts: dict[str, int], have: Mapping[str, int], jobs: Sequence[Job], aims: Aims, time_s: float, changed_s: float | None,
+    counts: dict[str, int],
+    have: Mapping[str, int],
+    jobs: Sequence[Job],
+    aims: Aims,
+    time_s: float,
+    changed_s: float | None,
     reasons: list[str],
 ) -> dict[str, int]:
     """Hysteresis: what there is stays, if the difference is small or it is too soon to shrink."""
@@ -180,16 +206,22 @@ def _steady(
         reasons.append(f"{before} are kept: the difference is within the margin of {aims.margin}")
         return now
     if after < before and changed_s is not None and time_s - changed_s < aims.hold_s:
-        reasons.append(f"{before} are kept: the last change was {time_s - changed_s:.0f} s ago, shrinking waits {aims.hold_s:.0f} s")
+        reasons.append(
+            f"{before} are kept: the last change was {time_s - changed_s:.0f} s ago, shrinking waits {aims.hold_s:.0f} s"
+        )
         return now
     return counts
 
 
-def _answer(counts: dict[str, int], offers: Sequence[Offer], jobs: Sequence[Job], speeds: Sequence[float], reasons: list[str]) -> Wanted:
+def _answer(
+    counts: dict[str, int], offers: Sequence[Offer], jobs: Sequence[Job], speeds: Sequence[float], reasons: list[str]
+) -> Wanted:
     slots = sum(offer.slots * counts[offer.name] for offer in offers)
     number = min(sum(counts.values()), len(speeds) - 1)
     return Wanted(
-        nodes=counts, reasons=tuple(reasons), efficiency=speeds[number] / slots if slots else 0.0,
+        nodes=counts,
+        reasons=tuple(reasons),
+        efficiency=speeds[number] / slots if slots else 0.0,
         price=sum(offer.price * counts[offer.name] for offer in offers),
         preemptions=sum(preemption_cost(offer, jobs) * counts[offer.name] for offer in offers),
     )

@@ -1,9 +1,10 @@
 """Throughput scaling efficiency compared between jobs: the open question of the elastic training survey.
 
 The AutoScaling Engine (Or et al., MLSys'20) grows one job while s_{k,d} = (ΔR/Δk)/r_k, the throughput that d more workers add for
-each of them over what a worker does now, is above a threshold S. In a full cluster somebody else has to shrink for it. Here all jobs
-start from their fewest workers; the next worker goes to the job with the highest s_{k,d} as long as that is above S. A job that holds
-workers keeps them against a challenger unless the challenger's efficiency is higher by a margin, so sizes do not flutter.
+each of them over what a worker does now, is above a threshold S. In a full cluster somebody else has to shrink for it. Here
+all jobs start from their fewest workers; the next worker goes to the job with the highest s_{k,d} as long as that is above
+S. A job that holds workers keeps them against a challenger unless the challenger's efficiency is higher by a margin, so
+sizes do not flutter.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ MARGIN = 0.1
 
 
 def efficiency(
-    jobs: Sequence[Job], nodes: Sequence[Node], now: Allocation, time_s: float, *, threshold: float = THRESHOLD,
+    jobs: Sequence[Job],
+    nodes: Sequence[Node],
+    now: Allocation,
+    time_s: float,
+    *,
+    threshold: float = THRESHOLD,
 ) -> Allocation:
     return allocate(jobs, nodes, now, time_s, lambda setting: _value(setting, threshold))
 

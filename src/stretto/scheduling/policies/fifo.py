@@ -1,8 +1,8 @@
 """First in, first out, with back-filling: fixed sizes in order of arrival, nobody is moved.
 
 The baseline that everybody has. The first job that does not fit keeps its turn: later ones are started in the gaps (back-filling)
-only while they leave it no fewer free slots than it would otherwise have, which without known lengths means: anything that fits now.
-A job that has waited longer than `patience_s` stops the back-filling behind it, so that no large job starves.
+only while they leave it no fewer free slots than it would otherwise have, which without known lengths means: anything that
+fits now. A job that has waited longer than `patience_s` stops the back-filling behind it, so that no large job starves.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from stretto.scheduling.words import Allocation, Job, Node, size
 PATIENCE_S = 4 * 3600.0
 
 
-def fifo(jobs: Sequence[Job], nodes: Sequence[Node], now: Allocation, time_s: float, *, patience_s: float = PATIENCE_S) -> Allocation:
+def fifo(
+    jobs: Sequence[Job], nodes: Sequence[Node], now: Allocation, time_s: float, *, patience_s: float = PATIENCE_S
+) -> Allocation:
     places = still_valid(jobs, nodes, now)
     free = free_slots(nodes, places)
     quotas = Quotas(jobs)

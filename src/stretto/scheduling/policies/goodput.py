@@ -1,9 +1,9 @@
 """Ours, the default: marginal goodput, the nearest to its end first, and no change that does not pay for itself.
 
-Every job's fitted model gives its speed-up on every size. Jobs are ranked by what they have left (declared lengths), or, where nothing
-is declared, by what they have attained, in a few classes that grow by a factor each and in order of arrival within a class: equal
-sharing between long jobs would only make all of them end late. The i-th job from the longest counts i^order, which for one speed-up
-curve k^p and order = p is the optimal policy for mean completion time (Berg et al., heSRPT, 2020).
+Every job's fitted model gives its speed-up on every size. Jobs are ranked by what they have left (declared lengths), or,
+where nothing is declared, by what they have attained, in a few classes that grow by a factor each and in order of arrival
+within a class: equal sharing between long jobs would only make all of them end late. The i-th job from the longest counts
+i^order, which for one speed-up curve k^p and order = p is the optimal policy for mean completion time (Berg et al., heSRPT, 2020).
 A size is worth weight × speed^evenness. Evenness below 1 hedges against lengths that are not known and models that are wrong.
 
 A size that is not the present one counts with its pause: the speed over the rest of the job for declared lengths, and a factor that
@@ -26,7 +26,7 @@ from stretto.scheduling.words import Allocation, Job, Node
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    order: float = 0.5
+    order: float = 0.7
     """Exponent of a job's rank in its weight: 0 treats all alike, large values serve one after the other."""
     evenness: float = 0.5
     """Exponent of the speed-up: 1 is the sum of speeds, towards 0 everybody gets something."""

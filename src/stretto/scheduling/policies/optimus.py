@@ -1,8 +1,9 @@
 """Marginal gain in remaining time for each added worker (Peng et al., Optimus, EuroSys'18).
 
 Everybody gets its fewest workers in order of arrival. Then one worker after another goes to the job whose predicted remaining time,
-steps left × seconds a step, falls most by it. The published simulation hands Optimus the true step times and the true number of steps
-(an oracle); where a job has neither, its fitted model stands in, and a job without any model gets no more than its fewest workers.
+steps left × seconds a step, falls most by it. The published simulation hands Optimus the true step times and the true
+number of steps (an oracle); where a job has neither, its fitted model stands in, and a job without any model gets no more
+than its fewest workers.
 """
 
 from __future__ import annotations
@@ -31,12 +32,15 @@ def optimus(jobs: Sequence[Job], nodes: Sequence[Node], now: Allocation, time_s:
 
 
 def _sizes(
-    jobs: Sequence[Job], nodes: Sequence[Node], fixed: dict[str, int], kept: dict[str, Placement],
+    jobs: Sequence[Job],
+    nodes: Sequence[Node],
+    fixed: dict[str, int],
+    kept: dict[str, Placement],
 ) -> tuple[dict[str, int], dict[str, str]]:
     free = sum(node.slots for node in nodes) - sum(fixed.values())
     quotas = Quotas(jobs)
     counts = {job.name: 0 for job in jobs} | fixed
-    reasons = {name: "pinned" for name in fixed}
+    reasons = dict.fromkeys(fixed, "pinned")
     for job in jobs:
         quotas.take(job, fixed.get(job.name, 0))
     ordered = sorted(

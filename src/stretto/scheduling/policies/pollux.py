@@ -4,7 +4,8 @@ Fitness is the power mean (exponent −1) over jobs of their speed-up relative t
 would change counts only max(age − restarts·30, 0)/(age + 30) of it. Two spread jobs never share a node (interference). A second
 objective, the cluster's utility, keeps the population diverse. The last front is remembered and starts the next search.
 
-It is here to be compared with. The search is random: its seed and the time give the stream, so the same input gives the same output.
+It is here to be compared with. The search is random: its seed and the time give the stream, so the same input gives the
+same output.
 """
 
 from __future__ import annotations
@@ -35,7 +36,13 @@ class Front:
 
 
 def pollux(
-    jobs: Sequence[Job], nodes: Sequence[Node], now: Allocation, time_s: float, *, seed: int = 0, effort: Effort | None = None,
+    jobs: Sequence[Job],
+    nodes: Sequence[Node],
+    now: Allocation,
+    time_s: float,
+    *,
+    seed: int = 0,
+    effort: Effort | None = None,
 ) -> Allocation:
     if not jobs or not nodes:
         return Allocation()
@@ -51,9 +58,7 @@ def pollux(
     best = states[int(np.argmin(values[:, 0]))]
     memory = Front(tuple(job.name for job in ordered), tuple(node.name for node in machines), states)
     places = _within_quotas(ordered, _places(ordered, machines, best), held)
-    reasons = {
-        job.name: f"fittest of {len(states)} allocations: {size(places.get(job.name, ()))} workers" for job in ordered
-    }
+    reasons = {job.name: f"fittest of {len(states)} allocations: {size(places.get(job.name, ()))} workers" for job in ordered}
     return Allocation(places, reasons, memory)
 
 
@@ -69,16 +74,20 @@ def _state(jobs: Sequence[Job], nodes: Sequence[Node], places: dict[str, Placeme
 def _places(jobs: Sequence[Job], nodes: Sequence[Node], state: NDArray[np.int16]) -> dict[str, Placement]:
     return {
         job.name: tuple((nodes[column].name, int(row[column])) for column in np.flatnonzero(row))
-        for job, row in zip(jobs, state, strict=True) if row.any()
+        for job, row in zip(jobs, state, strict=True)
+        if row.any()
     }
 
 
 def _limits(jobs: Sequence[Job], nodes: Sequence[Node], base: States, held: set[str]) -> Limits:
     kinds = sorted({node.kind for node in nodes})
     return Limits(
-        base=base, capacity=np.array([node.slots for node in nodes]),
-        least=np.array([job.least for job in jobs]), most=np.array([max(job.most, job.least) for job in jobs]),
-        pinned=np.array([job.name in held for job in jobs]), kinds=np.array([kinds.index(node.kind) for node in nodes]),
+        base=base,
+        capacity=np.array([node.slots for node in nodes]),
+        least=np.array([job.least for job in jobs]),
+        most=np.array([max(job.most, job.least) for job in jobs]),
+        pinned=np.array([job.name in held for job in jobs]),
+        kinds=np.array([kinds.index(node.kind) for node in nodes]),
     )
 
 

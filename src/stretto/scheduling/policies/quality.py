@@ -1,14 +1,15 @@
 """Loss-driven (Zhang et al., SLAQ, SoCC'17): workers go where the loss falls fastest.
 
-From the losses that applications report, each job's recent fall per second is taken relative to all that it has fallen so far, so that
-jobs with different losses compare. With k workers it would fall s(k)/s(now) times as fast. The sizes with the largest total fall win.
-A job that has reported fewer than two losses is taken to fall as fast as the fastest: it is let in and measured. Stateless: an arrival
-or a departure changes the very next decision.
+From the losses that applications report, each job's recent fall per second is taken relative to all that it has fallen so
+far, so that jobs with different losses compare. With k workers it would fall s(k)/s(now) times as fast. The sizes with the
+largest total fall win. A job that has reported fewer than two losses is taken to fall as fast as the fastest: it is let in
+and measured. Stateless: an arrival or a departure changes the very next decision.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -40,7 +41,7 @@ def fall(job: Job) -> float | None:
         return 0.0
     recent = known[-RECENT:]
     weight = rate = 0.0
-    for place, ((t0, l0), (t1, l1)) in enumerate(zip(recent, recent[1:], strict=False)):
+    for place, ((t0, l0), (t1, l1)) in enumerate(pairwise(recent)):
         if t1 > t0:
             share = 0.5 ** (len(recent) - place)
             weight += share

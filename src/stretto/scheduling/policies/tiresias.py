@@ -1,7 +1,8 @@
 """Discretised two-queue least attained service on fixed sizes (Gu et al., Tiresias, NSDI'19).
 
-Jobs that have held fewer than `threshold_s` slot-seconds form the first queue, in order of arrival; the others the second, in order of
-demotion. Slots are dealt along the first queue, then the second; whoever is not dealt any is preempted. Nobody is promoted again.
+Jobs that have held fewer than `threshold_s` slot-seconds form the first queue, in order of arrival; the others the second,
+in order of demotion. Slots are dealt along the first queue, then the second; whoever is not dealt any is preempted. Nobody
+is promoted again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ THRESHOLD_S = 16 * 3600.0
 
 
 def tiresias(
-    jobs: Sequence[Job], nodes: Sequence[Node], now: Allocation, time_s: float, *, threshold_s: float = THRESHOLD_S,
+    jobs: Sequence[Job],
+    nodes: Sequence[Node],
+    now: Allocation,
+    time_s: float,
+    *,
+    threshold_s: float = THRESHOLD_S,
 ) -> Allocation:
     order, demoted = _queues(jobs, now, threshold_s)
     kept = still_valid(jobs, nodes, now)

@@ -1,8 +1,9 @@
 """From a trace to simulated jobs, set up for the policy that will run them.
 
 Policies that do not choose batches run every job at the batch of the trace (`fixed`); `linear` keeps each worker's part of it;
-`adaptive` lets the job choose its batch by goodput, as far as its application was validated. As in the published simulation, a job of
-an adaptive policy may ask for at most twice the workers that it has run on so far, since its model knows no more.
+`adaptive` lets the job choose its batch by goodput, as far as its application was validated. As in the published
+simulation, a job of an adaptive policy may ask for at most twice the workers that it has run on so far, since its model
+knows no more.
 """
 
 from __future__ import annotations
@@ -22,18 +23,40 @@ ORACLE = {"optimus"}
 
 
 def build(
-    trace: Sequence[TraceJob], *, policy: str, batching: str | None = None, declared: bool = False, costs: Costs | None = None,
+    trace: Sequence[TraceJob],
+    *,
+    policy: str,
+    batching: str | None = None,
+    declared: bool = False,
+    costs: Costs | None = None,
 ) -> list[SimJob]:
     chosen = batching or BATCHING.get(policy, "adaptive")
     paying = costs or Restart()
     pause = paying.seconds if isinstance(paying, Restart) else paying.pause_s
     return [
         SimJob(
-            job.name, job.application, job.time_s, batch_range(job, chosen),
-            Job(job.name, job.time_s, least=job.least, most=job.most, wanted=job.workers, priority=job.priority,
-                deadline_s=job.deadline_s, preemptible=job.preemptible, owner=job.owner, quota=job.quota, pause_s=pause),
-            fixed_growth=chosen == "fixed", declares=declared, needs_model=chosen != "fixed" or policy not in BATCHING,
-            whole_seconds=True, oracle=policy in ORACLE and chosen == "fixed",
+            job.name,
+            job.application,
+            job.time_s,
+            batch_range(job, chosen),
+            Job(
+                job.name,
+                job.time_s,
+                least=job.least,
+                most=job.most,
+                wanted=job.workers,
+                priority=job.priority,
+                deadline_s=job.deadline_s,
+                preemptible=job.preemptible,
+                owner=job.owner,
+                quota=job.quota,
+                pause_s=pause,
+            ),
+            fixed_growth=chosen == "fixed",
+            declares=declared,
+            needs_model=chosen != "fixed" or policy not in BATCHING,
+            whole_seconds=True,
+            oracle=policy in ORACLE and chosen == "fixed",
         )
         for job in trace
     ]
@@ -44,4 +67,10 @@ def batch_range(job: TraceJob, batching: str) -> BatchRange:
     fixed = job.batch if batching == "fixed" else FIXED_BATCH.get(application.name)
     part = max(job.batch // job.workers, 1) if batching == "linear" and fixed is None else None
     return BatchRange(
-        application.initial_batch, application.most_batch, application.local_low, application.local_high, fixed=fixed, per_worker=part)
+        application.initial_batch,
+        application.most_batch,
+        application.local_low,
+        application.local_high,
+        fixed=fixed,
+        per_worker=part,
+    )

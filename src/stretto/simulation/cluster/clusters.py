@@ -14,7 +14,8 @@ from stretto.scheduling.words import DEFAULT_KIND, Node
 
 PART = re.compile(
     r"(?P<count>\d+)x(?P<slots>\d+)(?::(?P<kind>[A-Za-z][\w-]*))?(?:@(?P<price>\d+(?:\.\d*)?))?"
-    r"(?:\*(?P<speed>\d+(?:\.\d*)?))?(?:~(?P<rate>\d+(?:\.\d*)?))?")
+    r"(?:\*(?P<speed>\d+(?:\.\d*)?))?(?:~(?P<rate>\d+(?:\.\d*)?))?"
+)
 MOST_NODES = 65536
 
 
@@ -33,17 +34,29 @@ def read_cluster(text: str) -> ClusterSpec:
     for number, part in enumerate(text.split(","), start=1):
         found = PART.fullmatch(part.strip())
         if found is None or int(found["count"]) < 1 or int(found["slots"]) < 1:
-            raise UsageError(f"--nodes {text}: part {number}, {part.strip()!r}, is not COUNTxSLOTS[:KIND][@PRICE][*SPEED][~RECLAIMS]: "
-                             "write for instance 16x4 or 8x4:t4@0.53,2x8:a100@27.2*3.5")
+            raise UsageError(
+                f"--nodes {text}: part {number}, {part.strip()!r}, is not COUNTxSLOTS[:KIND][@PRICE][*SPEED][~RECLAIMS]: "
+                "write for instance 16x4 or 8x4:t4@0.53,2x8:a100@27.2*3.5"
+            )
         if len(nodes) + int(found["count"]) > MOST_NODES:
             raise UsageError(f"--nodes {text}: more than {MOST_NODES} nodes: simulate a smaller cluster")
         kind = found["kind"] or DEFAULT_KIND
         speed = float(found["speed"] or 1.0)
         if speed <= 0 or speeds.setdefault(kind, speed) != speed:
-            raise UsageError(f"--nodes {text}: kind {kind} has the speeds {speeds[kind]:g} and {speed:g}: give one kind one speed above 0")
+            raise UsageError(
+                f"--nodes {text}: kind {kind} has the speeds {speeds[kind]:g} and {speed:g}: give one kind one speed above 0"
+            )
         spot = found["rate"] is not None
         rate = max(rate, float(found["rate"] or 0.0))
         start = len(nodes)
-        nodes += [Node(f"{kind}-{start + place:04d}" if kind != DEFAULT_KIND else f"node-{start + place:04d}", int(found["slots"]), kind,
-                       float(found["price"] or 0.0), spot) for place in range(int(found["count"]))]
+        nodes += [
+            Node(
+                f"{kind}-{start + place:04d}" if kind != DEFAULT_KIND else f"node-{start + place:04d}",
+                int(found["slots"]),
+                kind,
+                float(found["price"] or 0.0),
+                spot,
+            )
+            for place in range(int(found["count"]))
+        ]
     return ClusterSpec(tuple(nodes), tuple(sorted(speeds.items())), rate)

@@ -130,8 +130,13 @@ class Simulation:
                 if job.placement:
                     held += size(job.placement)
                     shared = len(job.placement) > 1 and any(node in crowded for node, _ in job.placement)
-                    job.advance(self.now, seconds, noise=self.noise, slowdown=self.settings.interference if shared else 0.0,
-                                speed=self.speeds.get(job.kind, 1.0))
+                    job.advance(
+                        self.now,
+                        seconds,
+                        noise=self.noise,
+                        slowdown=self.settings.interference if shared else 0.0,
+                        speed=self.speeds.get(job.kind, 1.0),
+                    )
             if self.active:
                 self.outcome.held_slot_s += held * seconds
                 self.outcome.up_slot_s += sum(node.slots for node in self.up.values()) * seconds
@@ -174,7 +179,9 @@ class Simulation:
                 kind = self.kinds[placement[0][0]] if placement else job.kind
                 job.place(placement, kind=kind, time_s=self.now, costs=self.settings.costs)
                 self.outcome.changes.append(Change(self.now, job.name, placement))
-        self.allocation = Allocation({job.name: job.placement for job in self.active if job.placement}, answer.reasons, answer.memory)
+        self.allocation = Allocation(
+            {job.name: job.placement for job in self.active if job.placement}, answer.reasons, answer.memory
+        )
 
     def _plan_outage(self, node: str) -> None:
         outage = next(self._streams[node], None)
@@ -212,8 +219,10 @@ class Simulation:
 
     def _stuck(self) -> str:
         names = ", ".join(job.name for job in self.active[:5])
-        return (f"after {self.settings.most_s / 86400:.0f} simulated days {len(self.active)} jobs have not ended ({names}…): "
-                f"their fewest workers may not fit the cluster of {sum(n.slots for n in self.nodes.values())} slots, or the policy starves them")
+        return (
+            f"after {self.settings.most_s / 86400:.0f} simulated days {len(self.active)} jobs have not ended ({names}…): "
+            f"their fewest workers may not fit {sum(n.slots for n in self.nodes.values())} slots, or the policy starves them"
+        )
 
 
 def seen(job: SimJob) -> Job:
@@ -228,12 +237,27 @@ def seen(job: SimJob) -> Job:
     if job.declares:
         remaining = (job.application.progress(job.application.epochs) - job.progress) * job.application.initial_batch
     return Job(
-        name=job.name, arrival_s=job.arrival_s, least=declared.least, most=max(most, declared.least), wanted=declared.wanted,
-        profiled=job.profiled, priority=declared.priority, deadline_s=declared.deadline_s, pinned=declared.pinned,
-        preemptible=declared.preemptible, owner=declared.owner, quota=declared.quota, attained_s=job.attained_s,
-        restarts=max(job.changes, 0), changed_s=job.changed_s, pause_s=declared.pause_s, remaining=remaining,
+        name=job.name,
+        arrival_s=job.arrival_s,
+        least=declared.least,
+        most=max(most, declared.least),
+        wanted=declared.wanted,
+        profiled=job.profiled,
+        priority=declared.priority,
+        deadline_s=declared.deadline_s,
+        pinned=declared.pinned,
+        preemptible=declared.preemptible,
+        owner=declared.owner,
+        quota=declared.quota,
+        attained_s=job.attained_s,
+        restarts=max(job.changes, 0),
+        changed_s=job.changed_s,
+        pause_s=declared.pause_s,
+        remaining=remaining,
         steps_left=job.application.steps_left(batch, job.epoch) if job.oracle else None,
-        step_s=job.oracle_steps() if job.oracle else None, losses=tuple(job.losses), models=kind_models,
+        step_s=job.oracle_steps() if job.oracle else None,
+        losses=tuple(job.losses),
+        models=kind_models,
     )
 
 

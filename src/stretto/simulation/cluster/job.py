@@ -1,7 +1,7 @@
 """One simulated job: where it is, how far it has come, what its scheduler has been able to measure.
 
-A change of placement costs a pause in which the job holds its slots and makes no progress (`Restart`), or what stretto's own changes
-cost (`StopFree`): old workers go on while newcomers start, then everybody pauses for one boundary.
+A change of placement costs a pause in which the job holds its slots and makes no progress (`Restart`), or what stretto's
+own changes cost (`StopFree`): old workers go on while newcomers start, then everybody pauses for one boundary.
 """
 
 from __future__ import annotations
@@ -188,7 +188,13 @@ class SimJob:
             self.attained_s -= max(now_s + seconds - self.end_s, 0.0) * workers
 
     def _train(
-        self, now_s: float, seconds: float, placement: Placement, noise: Callable[[str, float], float], slowdown: float, speed: float,
+        self,
+        now_s: float,
+        seconds: float,
+        placement: Placement,
+        noise: Callable[[str, float], float],
+        slowdown: float,
+        speed: float,
     ) -> None:
         application = self.application
         while seconds > 0 and self.end_s is None:

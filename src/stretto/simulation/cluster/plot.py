@@ -69,8 +69,15 @@ def _gantt(axis: Any, outcome: Outcome) -> None:
             for node, first, count in parts:
                 bars.setdefault(job, []).append((start / 3600, (end - start) / 3600, (lanes[node] + first) / scale, count / scale))
     for job, pieces in bars.items():
-        axis.bar([left for left, *_ in pieces], [height for *_, height in pieces], [width for _, width, *_ in pieces],
-                 [bottom for _, _, bottom, _ in pieces], align="edge", color=_colour(job), linewidth=0)
+        axis.bar(
+            [left for left, *_ in pieces],
+            [height for *_, height in pieces],
+            [width for _, width, *_ in pieces],
+            [bottom for _, _, bottom, _ in pieces],
+            align="edge",
+            color=_colour(job),
+            linewidth=0,
+        )
     axis.set_ylim(0, total / scale)
     axis.set_ylabel("slots" if scale == 1.0 else "cluster")
 
@@ -92,7 +99,8 @@ def stretches_of(outcome: Outcome) -> dict[str, list[tuple[float, float, tuple[t
                 for node, slots in parts:
                     free[node] |= set(slots)
                     result.setdefault(change.job, []).extend(
-                        (start, time_s, ((node, slot, 1),)) for slot in slots if time_s > start)
+                        (start, time_s, ((node, slot, 1),)) for slot in slots if time_s > start
+                    )
         for change in grouped[time_s]:
             if change.placement:
                 taken = tuple((node, tuple(sorted(free[node])[:count])) for node, count in change.placement)

@@ -1,8 +1,8 @@
 """Measured applications, from the profiles that were published with Pollux (folders of CSV files).
 
-A step's time is read from `placements.csv` where that placement was measured, linear in the local batch; otherwise it is interpolated
-linearly over (nodes, workers, local batch) of `placements.csv` and `scalability.csv` together. Gradient statistics and progress come
-from `validation-<batch>.csv`, linear between the two nearest validated batches.
+A step's time is read from `placements.csv` where that placement was measured, linear in the local batch; otherwise it is
+interpolated linearly over (nodes, workers, local batch) of `placements.csv` and `scalability.csv` together. Gradient
+statistics and progress come from `validation-<batch>.csv`, linear between the two nearest validated batches.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ class Profile:
         self.folder = folder
         self._validation = _validations(folder)
         self._placements, points = _placements(folder)
-        self._points = np.concatenate([points, _numbers(folder / "scalability.csv", (
-            "num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time"))])
+        self._points = np.concatenate(
+            [points, _numbers(folder / "scalability.csv", ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time"))]
+        )
         self._batches = sorted(self._validation)
         self.initial_batch, self.most_batch = self._batches[0], self._batches[-1]
         local = [size for table in self._placements.values() for size in table[:, 0]]
@@ -45,7 +46,8 @@ class Profile:
         self._steps: dict[tuple[tuple[int, ...], int], tuple[float, float]] = {}
         self._noise: dict[tuple[float, int], tuple[float, float]] = {}
         self._progress = [0.0] + [
-            min(float(table[epoch, 0]) for table in self._validation.values()) for epoch in range(self.epochs)]
+            min(float(table[epoch, 0]) for table in self._validation.values()) for epoch in range(self.epochs)
+        ]
 
     @cached_property
     def _interpolator(self) -> Any:
@@ -64,13 +66,16 @@ class Profile:
         smallest = min(shape[turn:] + shape[:turn] for turn in range(len(shape)))
         table = self._placements.get(smallest)
         if table is not None and table[0, 0] <= local_batch <= table[-1, 0]:
-            return (float(np.interp(local_batch, table[:, 0], table[:, 1])),
-                    float(np.interp(local_batch, table[:, 0], table[:, 2])))
+            return (
+                float(np.interp(local_batch, table[:, 0], table[:, 1])),
+                float(np.interp(local_batch, table[:, 0], table[:, 2])),
+            )
         step, sync = self._interpolator([min(len(shape), MEASURED_NODES), sum(shape), local_batch])[0]
         if not np.isfinite(step):
             raise UsageError(
                 f"the profile of {self.name} has nothing near {sum(shape)} workers on {len(shape)} nodes with a local batch of "
-                f"{local_batch}: use nodes of at most 4 slots and at most 64 workers a job with the published profiles")
+                f"{local_batch}: use nodes of at most 4 slots and at most 64 workers a job with the published profiles"
+            )
         return float(step), float(sync)
 
     def noise(self, batch: float, epoch: int) -> tuple[float, float]:

@@ -1,9 +1,9 @@
 """What a job server recorded, as a workload: `GET URL/v1/trace`.
 
 The answer is `{"items": [row, …], "nodes": {name: slots}}` or just the list of rows. A row has `name`, `time` (seconds after the
-first), `min_workers`/`max_workers` (or `min`/`max`), `steps`, `batch` and its speed: `model`, the seven numbers of a throughput model,
-or `throughput`, samples a second measured at each number of workers. Optional: `priority` (steps of ten double it), `tenant`,
-`noise_scale`. Rows without steps, batch or any speed cannot be replayed: they are left out and counted.
+first), `min_workers`/`max_workers` (or `min`/`max`), `steps`, `batch` and its speed: `model`, the seven numbers of a
+throughput model, or `throughput`, samples a second measured at each number of workers. Optional: `priority` (steps of ten
+double it), `tenant`, `noise_scale`. Rows without steps, batch or any speed cannot be replayed: they are left out and counted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def from_server(url: str, *, token: str | None = None, hours: float | None = Non
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
             body = answer.read(MOST_BYTES + 1)
     except urllib.error.HTTPError as error:
-        hint = "set STRETTO_TOKEN to a token of the server" if error.code in (401, 403) else "is it a stretto server of this version?"
+        hint = (
+            "set STRETTO_TOKEN to a token of the server" if error.code in (401, 403) else "is it a stretto server of this version?"
+        )
         raise UsageError(f"{address} answered {error.code}: {hint}") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{address} does not answer ({error}): start the server or correct the address") from None
@@ -90,11 +92,20 @@ def _job(place: int, row: Mapping[str, Any]) -> TraceJob | None:
     least = int(row.get("min_workers") or row.get("min") or 1)
     most = max(int(row.get("max_workers") or row.get("max") or least), least)
     name = f"{row['name']}-{place}"
-    application = Synthetic(name, model, int(batch), int(row.get("max_batch") or batch), float(steps),
-                            noise_scale=float(row.get("noise_scale") or 0.0))
+    application = Synthetic(
+        name, model, int(batch), int(row.get("max_batch") or batch), float(steps), noise_scale=float(row.get("noise_scale") or 0.0)
+    )
     return TraceJob(
-        name, float(row["time"]), application, most, int(batch), least, most,
-        priority=2.0 ** (float(row.get("priority") or 0.0) / 10.0), owner=str(row.get("tenant") or ""))
+        name,
+        float(row["time"]),
+        application,
+        most,
+        int(batch),
+        least,
+        most,
+        priority=2.0 ** (float(row.get("priority") or 0.0) / 10.0),
+        owner=str(row.get("tenant") or ""),
+    )
 
 
 def _model(row: Mapping[str, Any], batch: int) -> ThroughputModel | None:
@@ -107,9 +118,10 @@ def _model(row: Mapping[str, Any], batch: int) -> ThroughputModel | None:
 
 
 def observations(batch: int, speeds: Sequence[tuple[int, float]]) -> list[Observation]:
-    """Measured samples a second as observations of steps; the time of the gradients is taken from the smallest number of workers."""
+    """Measured samples a second as observations of steps; the gradients' time is that of the smallest number of workers."""
     known = sorted((workers, batch / speed) for workers, speed in speeds if workers > 0 and math.isfinite(speed) and speed > 0)
     first, first_s = known[0]
     return [
-        Observation(1, workers, max(batch // workers, 1), min(first_s * first / workers, step_s), step_s) for workers, step_s in known
+        Observation(1, workers, max(batch // workers, 1), min(first_s * first / workers, step_s), step_s)
+        for workers, step_s in known
     ]

@@ -54,13 +54,21 @@ def figures(outcome: Outcome) -> Figures:
     fair = fairness(outcome)
     decisions = np.array(outcome.decision_s or [0.0])
     return Figures(
-        jobs=len(times), average_s=float(times.mean()), median_s=float(np.median(times)), p99_s=float(np.percentile(times, 99)),
-        maximum_s=float(times.max()), makespan_s=outcome.end_s - min(job.arrival_s for job in outcome.jobs),
+        jobs=len(times),
+        average_s=float(times.mean()),
+        median_s=float(np.median(times)),
+        p99_s=float(np.percentile(times, 99)),
+        maximum_s=float(times.max()),
+        makespan_s=outcome.end_s - min(job.arrival_s for job in outcome.jobs),
         utilisation=outcome.held_slot_s / outcome.up_slot_s if outcome.up_slot_s else 0.0,
         restarts=sum(max(job.changes, 0) for job in outcome.jobs),
-        slot_hours=sum(job.attained_s for job in outcome.jobs) / 3600.0, cost=outcome.cost,
-        fairness_worst=float(fair.max()), fairness_above_2=float((fair > UNFAIR).mean()),
-        decisions=len(outcome.decision_s), decision_s=float(decisions.mean()), decision_p99_s=float(np.percentile(decisions, 99)),
+        slot_hours=sum(job.attained_s for job in outcome.jobs) / 3600.0,
+        cost=outcome.cost,
+        fairness_worst=float(fair.max()),
+        fairness_above_2=float((fair > UNFAIR).mean()),
+        decisions=len(outcome.decision_s),
+        decision_s=float(decisions.mean()),
+        decision_p99_s=float(np.percentile(decisions, 99)),
         outages=outcome.outages,
     )
 

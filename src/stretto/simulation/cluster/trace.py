@@ -2,8 +2,8 @@
 
 Every row is a job. `name` and `time` (seconds) are always there. A job is one of two kinds:
 
-- `application`: a measured profile (a folder with placements.csv, scalability.csv, validation-*.csv); `num_replicas` and `batch_size`
-  are what its user asked for by hand.
+- `application`: a measured profile (a folder with placements.csv, scalability.csv, validation-*.csv); `num_replicas` and
+`batch_size` are what its user asked for by hand.
 - described in the row: `steps` at the batch `batch_size`, and its speed, either `step_s` (seconds for a step on one worker) with
   optional `sync_s` (seconds for the exchange), or the seven numbers of a fitted throughput model (`alpha_grad` … `gamma`);
   optional `noise_scale` and `max_batch_size` let its batch grow.
@@ -28,8 +28,24 @@ from stretto.simulation.cluster.profiles import MOST_WORKERS, profiles
 MOST_JOBS = 100_000
 MODEL = ("alpha_grad", "beta_grad", "alpha_across", "beta_across", "alpha_within", "beta_within", "gamma")
 KNOWN = {
-    "name", "time", "application", "num_replicas", "batch_size", "steps", "step_s", "sync_s", "noise_scale", "max_batch_size", "min",
-    "max", "priority", "deadline", "owner", "quota", "preemptible", *MODEL,
+    "name",
+    "time",
+    "application",
+    "num_replicas",
+    "batch_size",
+    "steps",
+    "step_s",
+    "sync_s",
+    "noise_scale",
+    "max_batch_size",
+    "min",
+    "max",
+    "priority",
+    "deadline",
+    "owner",
+    "quota",
+    "preemptible",
+    *MODEL,
 }
 MOST_WORKERS_DEFAULT = 64
 
@@ -83,7 +99,9 @@ def _columns(path: Path, columns: list[str]) -> None:
         raise UsageError(f"{path}, row 1: column {missing[0]} is missing; it has {', '.join(columns) or 'no columns'}: add it")
     unknown = [column for column in columns if column not in KNOWN]
     if unknown:
-        raise UsageError(f"{path}, row 1: column {unknown[0]} is not known: remove it, or rename it to one of {', '.join(sorted(KNOWN))}")
+        raise UsageError(
+            f"{path}, row 1: column {unknown[0]} is not known: remove it, or rename it to one of {', '.join(sorted(KNOWN))}"
+        )
 
 
 def find_profiles(path: Path) -> Path | None:
@@ -120,10 +138,18 @@ def _job(cell: Cell, name: str, folder: Path | None) -> TraceJob:
     quota = cell.number("quota", default=-1, low=-1, whole=True)
     deadline = cell.number("deadline", default=-1)
     return TraceJob(
-        name, cell.number("time", low=0), application, workers,
-        int(cell.number("batch_size", default=application.initial_batch, low=1, whole=True)), least, most,
-        cell.number("priority", default=1, low=0), deadline if deadline >= 0 else None, cell.text("owner", default=""),
-        int(quota) if quota >= 0 else None, cell.truth("preemptible"),
+        name,
+        cell.number("time", low=0),
+        application,
+        workers,
+        int(cell.number("batch_size", default=application.initial_batch, low=1, whole=True)),
+        least,
+        most,
+        cell.number("priority", default=1, low=0),
+        deadline if deadline >= 0 else None,
+        cell.text("owner", default=""),
+        int(quota) if quota >= 0 else None,
+        cell.truth("preemptible"),
     )
 
 
@@ -139,7 +165,13 @@ def _application(cell: Cell, name: str, folder: Path | None) -> Application:
     batch = int(cell.number("batch_size", low=1, whole=True))
     most = int(cell.number("max_batch_size", default=batch, low=batch, whole=True))
     return Synthetic(
-        name, _model(cell, batch), batch, most, cell.number("steps", low=1), noise_scale=cell.number("noise_scale", default=0, low=0))
+        name,
+        _model(cell, batch),
+        batch,
+        most,
+        cell.number("steps", low=1),
+        noise_scale=cell.number("noise_scale", default=0, low=0),
+    )
 
 
 def _model(cell: Cell, batch: int) -> ThroughputModel:
@@ -176,7 +208,12 @@ class Cell:
         return str(self.cells[column]).strip()
 
     def number(
-        self, column: str, *, default: float | None = None, low: float | None = None, whole: bool = False,
+        self,
+        column: str,
+        *,
+        default: float | None = None,
+        low: float | None = None,
+        whole: bool = False,
     ) -> float:
         if not self.has(column):
             if default is None:
