@@ -12,8 +12,6 @@ from typer import Argument, Option
 from stretto.cli.remote import Out, Output, Server, client, show
 from stretto.core.errors import UsageError
 
-CONTEXT = {"allow_interspersed_args": False}
-
 
 def command(
     what: Annotated[
