@@ -13,8 +13,10 @@ from stretto.simulation.rosters.observer import BrokenPromise
 from stretto.simulation.rosters.virtual import Stalled, VirtualLoop
 from stretto.simulation.rosters.world import World
 
-PATIENCE_S = 120.0
-"""Of virtual time: within this everybody has come together after the last fault, and the job has ended after that."""
+TOGETHER_S = 120.0
+"""Of virtual time: within this everybody has come together after the last fault."""
+END_S = 600.0
+"""And the job has ended after that; one slow worker may have to do all that is left."""
 LOOK_S = 0.5
 
 
@@ -64,9 +66,9 @@ async def _story(world: World) -> None:
         await _pause(world)
     mend(world)
     if world.end is None:
-        await _until(world, world.together, what="everybody to come together")
+        await _until(world, world.together, within_s=TOGETHER_S, what="everybody to come together")
         world.end = -(-(seen.top + 2) // world.passes) * world.passes
-    await _until(world, lambda: seen.outcome == "finished", what="the end of the job")
+    await _until(world, lambda: seen.outcome == "finished", within_s=END_S, what="the end of the job")
     _check_end(world)
 
 
@@ -79,12 +81,12 @@ def _check_end(world: World) -> None:
         seen.fail(f"{seen.breaks} breaks although nobody died who had the state")
 
 
-async def _until(world: World, condition: Any, *, what: str) -> None:
-    end = world.loop.time() + PATIENCE_S
+async def _until(world: World, condition: Any, *, within_s: float, what: str) -> None:
+    end = world.loop.time() + within_s
     while not condition():
         if world.loop.time() > end:
             leader = keys.value(world.entries, keys.LEADER)
-            world.observer.fail(f"waited {PATIENCE_S:g} s in vain for {what}; leader {leader}, broken "
+            world.observer.fail(f"waited {within_s:g} s in vain for {what}; leader {leader}, broken "
                                 f"{keys.broken(world.entries)}, roster {keys.roster(world.entries)}, "
                                 f"workers {keys.under(world.entries, keys.WORKERS)}")
         await _pause(world)
