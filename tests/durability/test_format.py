@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from launching import environment
 from safetensors import safe_open
 from safetensors.torch import load_file
 
@@ -199,3 +202,15 @@ def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
     newest = write(tmp_path, writers=1)
     tidy(LocalVault(tmp_path), keep=1, newest=newest)
     assert (tmp_path / "mine").is_dir()
+
+
+def test_the_command_line_reads_and_exports_checkpoints_without_torch(tmp_path: Path) -> None:
+    write(tmp_path / "saved", writers=2)
+    code = ("import sys; from pathlib import Path; import stretto.cli.resume, stretto.cli.checkpoints, stretto.cli.run; "
+            "from stretto.train.checkpoint.catalog import sound; from stretto.train.checkpoint.export import export; "
+            "from stretto.train.checkpoint.vault import LocalVault; vault = LocalVault(Path(sys.argv[1])); "
+            "export(vault, sound(vault)[0].manifest, Path(sys.argv[2])); print('torch' in sys.modules)")
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "saved"), str(tmp_path / "out.safetensors")], text=True,
+                          capture_output=True, env=environment(), check=True)
+    assert done.stdout.strip() == "False"
+    assert set(load_file(tmp_path / "out.safetensors")) == set(state()["objects"]["model"])

@@ -51,7 +51,7 @@ def said(run: Launched) -> str:
 
 def needs(package: str) -> pytest.MarkDecorator:
     missing = importlib.util.find_spec(package) is None
-    return pytest.mark.skipif(missing, reason=f"{package} is not installed (it is in the restart extra of the tests)")
+    return pytest.mark.skipif(missing, reason=f"{package} is not installed (it is in requirements/dev.txt)")
 
 
 @pytest.mark.parametrize(
