@@ -242,8 +242,10 @@ def test_a_policy_that_cannot_work_fails_the_job_without_a_traceback(launch: Lau
 TIGHT = """
 import resource
 def limit():
-    pages = int(open("/proc/self/statm").read().split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (6 << 30),) * 2)
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if soft == resource.RLIM_INFINITY:
+        pages = int(open("/proc/self/statm").read().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (6 << 30), hard))
 def trouble(step, x):
     if step == 3: limit()
     if step >= 3: torch.empty(len(x) << 30, dtype=torch.uint8)

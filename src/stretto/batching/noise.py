@@ -21,8 +21,9 @@ from torch.optim import Optimizer
 
 _foreach_norm = torch._foreach_norm  # pyright: ignore[reportPrivateImportUsage]
 
-CHUNK = 1 << 20
-"""Elements summed in one fp32 reduction: at 2**20 its error is 2e-5, at 25 million 3e-3. Chunks are added in fp64."""
+CHUNK = 1 << 18
+"""Elements summed in one fp32 reduction: at 2**20 its error is 2e-5, at 25 million 3e-3. Chunks are added in fp64, and small
+enough for the buffer of a preconditioned one to stay in the cache."""
 LIMIT = 100.0
 """The noise scale is at most this many times the batch that it was measured with: beyond that a gradient cannot be told from none,
 and its estimate may come out as zero or below."""
@@ -32,14 +33,25 @@ RIPE = 10
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Which steps are measured: all of the first ones, then every k-th. A function of the step, so alike on all
-    workers."""
+    """What is measured: all slices of the first steps, then two slices of every k-th. A function of the step, so alike everywhere.
 
-    every: int = 4
+    Two slices are enough: what is uncertain is the norm of the mean, not that of a slice. They lie half a batch apart, so that on
+    two workers each has one, and move on from time to time.
+    """
+
+    every: int = 16
     first: int = 50
 
     def includes(self, step: int) -> bool:
         return step < self.first or step % self.every == 0
+
+    def slices(self, step: int, slices: int) -> frozenset[int]:
+        """The slices that are measured in an included step."""
+        if step < self.first or slices <= 2:
+            return frozenset(range(slices))
+        half = slices // 2
+        place = step // self.every % half
+        return frozenset((place, place + half))
 
 
 class Norms:
@@ -105,14 +117,14 @@ class Norms:
         moment = _second_moment(state)
         if moment is None:
             return []
-        shrink = _bias_root(state, group)
+        grow = 1 / _bias_root(state, group)
         if whole.stride() != moment.stride():
             whole, moment = whole.reshape(-1), moment.reshape(-1)
         norms: list[Tensor] = []
         for grad, second in zip(_chunks(whole), _chunks(moment), strict=True):
             denominator = self._buffer(whole.device)[: grad.numel()]
             torch.sqrt(second, out=denominator)
-            denominator.div_(shrink).add_(group["eps"])
+            denominator.mul_(grow).add_(group["eps"])
             torch.div(grad, denominator, out=denominator)
             norms.append(torch.linalg.vector_norm(denominator))
         return norms
@@ -142,17 +154,19 @@ def preconditions(optimizer: Optimizer) -> bool:
     return any("betas" in group and "eps" in group for group in optimizer.param_groups)
 
 
-def moments(norms: Sequence[float], *, mean: float, sizes: Sequence[int]) -> tuple[float, float]:
-    """Unbiased (|G|², trΣ) of one step from the slices' squared norms, that of their mean, and the slices' sizes.
+def moments(norms: Sequence[float], *, mean: float, sizes: Sequence[int], batch: int | None = None) -> tuple[float, float]:
+    """Unbiased (|G|², trΣ) of one step from squared norms of slices, that of the mean over the batch, and the slices' sizes.
 
-    The slices count by their samples, as they do in the mean. Empty slices are left out.
+    The slices count by their samples, as they do in the mean. Empty ones are left out; where only some slices were measured,
+    `batch` has the samples of all.
     """
     pairs = [(norm, size) for norm, size in zip(norms, sizes, strict=True) if size > 0]
-    if len(pairs) < 2:
-        raise ValueError(f"{len(pairs)} slices with samples: the noise scale needs at least 2")
-    total = sum(size for _, size in pairs)
-    single = sum(norm * size for norm, size in pairs) / total
-    small, large = len(pairs) / total, 1.0 / total
+    seen = sum(size for _, size in pairs)
+    batch = batch or seen
+    if not pairs or len(pairs) * batch <= seen:
+        raise ValueError(f"{len(pairs)} slices of {batch} samples: the noise scale needs slices smaller than the batch")
+    single = sum(norm * size for norm, size in pairs) / seen
+    small, large = len(pairs) / seen, 1.0 / batch
     return (single * -large + mean * small) / (small - large), (single - mean) / (small - large)
 
 
@@ -160,7 +174,7 @@ class NoiseScale:
     """Moving averages of |G|² and trΣ, a pair for each parameter group. Plain floats, so that it can be shared and
     saved."""
 
-    def __init__(self, groups: int, *, halflife: float = 50.0) -> None:
+    def __init__(self, groups: int, *, halflife: float = 30.0) -> None:
         self._keep = 0.5 ** (1.0 / halflife)
         self._weight = 0.0
         self._signal = [0.0] * groups
@@ -171,22 +185,26 @@ class NoiseScale:
         self.ignored = 0
         """Steps with a NaN or an infinity."""
 
-    def observe(self, norms: Sequence[Sequence[float]], *, mean: Sequence[float], sizes: Sequence[int]) -> bool:
-        """One step: `norms[slice][group]` and `mean[group]`. False if it was ignored because not all numbers are
-        finite."""
+    def observe(self, norms: Sequence[Sequence[float]], *, mean: Sequence[float], sizes: Sequence[int],
+                batch: int | None = None) -> bool:
+        """One step: `norms[slice][group]` and `mean[group]`. False if it was ignored because not all numbers are finite.
+
+        `batch` is needed where not all slices were measured.
+        """
         filled = [row for row, size in zip(norms, sizes, strict=True) if size > 0]
         finite = all(math.isfinite(norm) for row in (*filled, mean) for norm in row)
         if not finite:
             self.ignored += 1
             return False
-        if len(filled) < 2:
+        batch = batch or sum(sizes)
+        if not filled or len(filled) * batch <= sum(sizes):
             return False
         keep = self._keep
         for group in range(len(self._signal)):
-            signal, noise = moments([row[group] for row in norms], mean=mean[group], sizes=sizes)
+            signal, noise = moments([row[group] for row in norms], mean=mean[group], sizes=sizes, batch=batch)
             self._signal[group] = keep * self._signal[group] + (1 - keep) * signal
             self._noise[group] = keep * self._noise[group] + (1 - keep) * noise
-        self._batch = keep * self._batch + (1 - keep) * sum(sizes)
+        self._batch = keep * self._batch + (1 - keep) * batch
         self._weight = keep * self._weight + (1 - keep)
         self.count += 1
         return True

@@ -8,7 +8,6 @@ A job with a fixed batch and no learning-rate rule measures nothing and shares n
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 from dataclasses import asdict
@@ -56,6 +55,8 @@ class Planning:
         self._decided: dict[int, Decision] = {}
         self._told: dict[int, tuple[int, int]] = {}
         self._measured = False
+        self._chosen: frozenset[int] = frozenset()
+        self._stride = 1
         self._finite = True
         self._sampling = Sampling()
         self._replay: Replay | None = None
@@ -92,6 +93,8 @@ class Planning:
         for optimizer in optimizers:  # before the rule's own hooks, so that a step without gradients is not scaled
             optimizer.register_step_pre_hook(self._guard)
         self.rate = Rate(self.rule, optimizers, reference=reference, noise=self.noise)
+        assert self.job._reducer is not None
+        self.job._reducer.watch = True
         self.job._shared.add({NAME: self})
         self.job.note = self._note
         self.job.noted.append(self._noted)
@@ -190,15 +193,23 @@ class Planning:
         """A pass of a training step starts, possibly once more."""
         self._spent = [0.0, 0, time.monotonic()]
         gradients = self.job._reducer.gradients if self.job._reducer is not None else None
+        self._chosen = self._sampling.slices(step.index, step.loader.slices)
+        self._stride = step.parts
         self._measured = (self.meter is not None and gradients is not None and step.passes == 0
                           and self._sampling.includes(step.index) and self.meter.norms.ripe())
         if gradients is not None:
-            gradients.squares = self.meter.take if self._measured and self.meter is not None else None
+            gradients.squares = None
         if self._measured and self.meter is not None:
             self.meter.begin()
 
     def enter(self, unit: int) -> None:
-        if self._measured and self.meter is not None:
+        """A slice, or a part of one, is about to be computed."""
+        gradients = self.job._reducer.gradients if self.job._reducer is not None else None
+        if not self._measured or self.meter is None or gradients is None:
+            return
+        chosen = unit // self._stride in self._chosen
+        gradients.squares = self.meter.take if chosen else None
+        if chosen:
             self.meter.enter(unit)
 
     def computed(self, seconds: float, *, slices: float) -> None:
@@ -215,17 +226,13 @@ class Planning:
         """The pass has happened: its gradient is there. Before anything is clipped or stepped."""
         self._slice_s = {name: one.spent[0] / one.spent[1] for name, one
                          in zip(self.job._team.roster.workers, headers, strict=True) if one.spent and one.spent[1]}
-        self._finite = True
-        if self.meter is None or self.noise is None or step.passes:
-            return
-        mean = self.meter.norms.squared(scale=self._loss_scale()).tolist()
-        self._finite = all(map(math.isfinite, mean))
-        if self._measured:
-            sizes = step.units()
+        self._finite = all(one.finite for one in headers)
+        if self._measured and self.meter is not None and self.noise is not None:
+            mean = self.meter.norms.squared(scale=self._loss_scale()).tolist()
             rows = {int(unit): row for one in headers for unit, row in one.norms.items()}
-            if all(unit in rows for unit, size in enumerate(sizes) if size):
-                empty = [0.0] * len(mean)
-                self.noise.observe([rows.get(unit, empty) for unit in range(len(sizes))], mean=mean, sizes=sizes)
+            sizes = step.units()
+            units = sorted(rows)
+            self.noise.observe([rows[unit] for unit in units], mean=mean, sizes=[sizes[unit] for unit in units], batch=step.count)
 
     def _guard(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """A step whose gradient is not finite changes nothing, as a GradScaler would have it."""

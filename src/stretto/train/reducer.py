@@ -47,10 +47,12 @@ class Header:
     """Seconds in the script's slices, and how many these were."""
     norms: dict[str, list[float]] = field(default_factory=dict)
     """Squared gradient norms by unit and parameter group, where they are measured."""
+    finite: bool = True
+    """Neither NaN nor infinity in the part of the reduced gradient that this member owns, where that is watched."""
 
     def encode(self) -> bytes:
         return json.dumps([self.offer, self.again, self.moving, self.used, self.rows, self.stop, self.digest, self.note,
-                           self.parts, self.spent, self.norms], separators=(",", ":")).encode()
+                           self.parts, self.spent, self.norms, self.finite], separators=(",", ":")).encode()
 
     @staticmethod
     def decode(text: bytes) -> Header:
@@ -72,6 +74,9 @@ class Reducer:
         self._failure: BaseException | None = None
         self._done = threading.Condition()
         self._scale = 1.0
+        self.watch = False
+        """Whether a NaN or an infinity in the gradient is looked for."""
+        self._norms: list[torch.Tensor] = []
         self._train = True
         """Whether this pass has gradients; buffers may move in an evaluation too."""
 
@@ -94,6 +99,7 @@ class Reducer:
 
     def begin(self, *, scale: float, train: bool) -> None:
         self._settle()
+        self._norms = []
         self._scale = scale
         self._train = train
         if train and self.gradients is not None:
@@ -121,6 +127,8 @@ class Reducer:
 
     def _finish(self, segment: torch.Tensor) -> None:
         segment.mul_(self._scale)
+        if self.watch and segment.numel():
+            self._norms.append(torch.linalg.vector_norm(segment))
 
     def _work(self) -> None:
         while True:
@@ -153,6 +161,7 @@ class Reducer:
             header.moving = sorted(self.buffers.again)
         if self._train and self.gradients is not None:
             header.again = header.again or self.gradients.again
+            header.finite = not self._norms or bool(torch.stack([norm.cpu() for norm in self._norms]).isfinite().all())
             header.used = format(sum(1 << place for place in self.gradients.used), "x")
         failpoint("header")
         headers = [Header.decode(text) for text in exchange.tell(header.encode())]
