@@ -19,8 +19,8 @@ EXACT_WORK = 60_000
 """Jobs × options × slots up to which the exact programme runs: a few milliseconds."""
 EXACT_OPTIONS = 400
 """Jobs × options up to which HiGHS is asked when there are several groups: prices alone may be far off for a few jobs."""
-EXACT_S = 0.2
-"""HiGHS gives its best answer after so long; the better one of it and the prices' is taken."""
+EXACT_NODES = 200
+"""Branches after which HiGHS gives its best answer: not a time, so that a busy machine decides the same."""
 BISECTIONS = 40
 ROUNDS = 6
 """Passes over the groups' prices when there are several groups."""
@@ -181,7 +181,7 @@ def _mixed_integer(value: Floats, size: Ints, group: Ints, capacity: Ints) -> In
         -value[rows, columns],
         integrality=np.ones(len(rows)),
         bounds=Bounds(0, 1),
-        options={"time_limit": EXACT_S},
+        options={"node_limit": EXACT_NODES},
         constraints=[LinearConstraint(one_each, ub=1.0), LinearConstraint(slots, ub=capacity.astype(np.float64))],
     )
     if found.x is None:

@@ -26,7 +26,7 @@ from stretto.scheduling.words import Allocation, Job, Node
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    order: float = 0.7
+    order: float = 0.5
     """Exponent of a job's rank in its weight: 0 treats all alike, large values serve one after the other."""
     evenness: float = 0.5
     """Exponent of the speed-up: 1 is the sum of speeds, towards 0 everybody gets something."""
