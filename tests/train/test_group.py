@@ -88,6 +88,13 @@ def test_every_roster_sums_to_the_same_bits(slices, workers, length):
     members.end()
 
 
+def test_a_pair_sums_long_vectors_to_the_same_bits():
+    members = Members(2, total, 8, 2_500_001)
+    expected = tree(Span(0, 8), 2_500_001).mul_(0.125).numpy().tobytes()
+    assert members.answers() == [expected] * 2
+    members.end()
+
+
 def test_shares_that_are_not_aligned_sum_to_the_same_bits():
     members = Members(3, total, 8, 501, shares=(Span(0, 1), Span(1, 7), Span(7, 8)))
     expected = tree(Span(0, 8), 501).mul_(0.125).numpy().tobytes()

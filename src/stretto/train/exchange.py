@@ -17,6 +17,9 @@ from stretto.train.group import Group
 
 ALIGN = 64
 """Segments begin at multiples of this many elements."""
+SMALL_PAIR_BYTES = 8 << 20
+SMALL_BYTES = 1 << 18
+"""Up to these sizes rounds cost more than bytes: with two workers, and with more."""
 HEADER = 2048
 """Headers up to this size need one round."""
 
@@ -56,7 +59,9 @@ class Exchange:
         if self.group.size == 1:
             finish(out)
             return out
-        if self.aligned:
+        if self.aligned and out.nbytes <= (SMALL_PAIR_BYTES if self.group.size == 2 else SMALL_BYTES):
+            self._double(out, finish)
+        elif self.aligned:
             self._halve_and_double(out, finish)
         else:
             self._all_to_all(parts, out, finish)
@@ -68,6 +73,16 @@ class Exchange:
         if held is None or held.numel() < length:
             held = self._scratch[key] = torch.empty(length, dtype=like.dtype, device=like.device)
         return held[:length]
+
+    def _double(self, out: torch.Tensor, finish: Callable[[torch.Tensor], None]) -> None:
+        """Siblings exchange everything: half of the rounds for more bytes, which pays for short vectors."""
+        got = self._room(out, out.numel())
+        distance = 1
+        while distance < self.group.size:
+            self._swap(out, got, self.group.rank ^ distance)
+            out.add_(got)
+            distance *= 2
+        finish(out)
 
     def _halve_and_double(self, out: torch.Tensor, finish: Callable[[torch.Tensor], None]) -> None:
         rank, size, low, high = self.group.rank, self.group.size, 0, out.numel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from typing import Any
 
@@ -25,6 +26,7 @@ def fingerprint() -> dict[str, Any]:
     return {
         "threads": torch.get_num_threads(),
         "capability": torch.backends.cpu.get_cpu_capability(),
+        "onednn": os.environ.get("ONEDNN_MAX_CPU_ISA", ""),
         "machine": platform.machine(),
         "torch": str(torch.__version__),
         "device": device,
