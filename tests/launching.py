@@ -19,7 +19,7 @@ from stretto.core.errors import UsageError
 from stretto.core.journal import Commit, Event, Record
 
 SOURCE = Path(__file__).parent.parent / "src"
-GUARD_S = 150.0
+GUARD_S = 240.0
 """Only against hanging for ever: the machine may be busy."""
 
 TRAIN = """
