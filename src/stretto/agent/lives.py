@@ -90,6 +90,8 @@ class Lives:
                                            f"{self.options.max_restarts}): see `stretto resume`")
             return False
         await asyncio.sleep(delay)
+        if self.supervisor.ending.stopping is not None:
+            return False
         try:
             entry, problems = await asyncio.to_thread(lambda: sound(open_vault(checkpoints.url)))
         except OSError as error:

@@ -229,6 +229,7 @@ class Job:
     def _carry_on(self, carried: Carried) -> None:
         """This process was a member before its script ran out of memory, and still is."""
         self._restore(self._shared.load(carried.skeleton, carried.tensors))
+        self._notes = {}  # what was ordered for this boundary has been done there
         self._planning.carry_on(carried.plan)
         self._last_commit = carried.job._last_commit
         self._carried = None

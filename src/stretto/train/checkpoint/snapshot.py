@@ -59,12 +59,19 @@ def identify(job: Any, *, version: str, fingerprint: dict[str, Any]) -> Identity
         slices=job.slices,
         loaders=tuple({"train": one.train, "batch": one.batch, "tail": one.tail, "samples": one.source.size}
                       for one in job._loaders),
-        plan=dict(job.options.get("plan") or {}),
+        plan=_plan(job),
         fingerprint=fingerprint,
         version=version,
         objects=tuple(Shared(name, type(one).__name__, name in modules) for name, one in shared.objects.items()),
         tensors=describe(skeleton, tensors),
     )
+
+
+def _plan(job: Any) -> dict[str, str]:
+    """Batch policies and the learning-rate rule, as the script gave them. A fixed batch is in the loader's description."""
+    planning = job._planning
+    plan = {f"loader {number}": repr(policy) for number, policy in sorted(planning._policies.items())}
+    return {**plan, "lr_rule": type(planning.rule).__name__} if planning.active else {}
 
 
 @dataclass(frozen=True, slots=True)
