@@ -22,7 +22,7 @@ PEERS := $(VENV)/.peers
 BENCHMARKS := overhead exchange rescale start checkpoint resume policies server sharing dashboard noise straggler autoscale hosts
 
 .PHONY: help setup test-deps web pins lint format test test-long demo experiments bench bench-page clean \
-        test-chaos test-sim test-durability test-hosts test-hosts-chaos test-fuzz test-server-chaos \
+        test-again test-chaos test-sim test-durability test-hosts test-hosts-chaos test-fuzz test-server-chaos \
         $(addprefix bench-,$(BENCHMARKS))
 
 help:
@@ -67,6 +67,9 @@ format: setup  ## let ruff fix what it can
 
 test: setup  ## the suite: under 15 minutes on two cores; says what it skipped and why
 	$(PYTEST) -n $(JOBS) -m 'not hosts and not long' $(ARGS)
+
+test-again: setup  ## only what failed in the last run, one test after the other
+	$(PYTEST) --last-failed --last-failed-no-failures none $(ARGS)
 
 test-long: setup  ## the tests that take half a minute and more
 	$(PYTEST) -n $(JOBS) -m 'long and not hosts' $(ARGS)
