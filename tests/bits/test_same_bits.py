@@ -13,6 +13,7 @@ from launching import environment, stretto
 
 ZOO = Path(__file__).parent / "zoo.py"
 TEXT = ZOO.read_text()
+NAMES = ("mlp", "cnn", "transformer", "lstm", "bf16", "make", "judge", "eval", "digest")
 
 
 def alone(*args: str) -> str:
@@ -30,7 +31,7 @@ def reference() -> str:
 def described(output: str) -> list[str]:
     """The digests that the chief printed, without prefixes."""
     lines = [line.split("] ", 1)[-1] for line in output.splitlines()]
-    return [line for line in lines if line.split(":")[0] in ("mlp", "cnn", "transformer", "lstm", "bf16", "make", "judge", "eval", "digest")]
+    return [line for line in lines if line.split(":")[0] in NAMES]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])

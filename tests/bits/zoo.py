@@ -1,7 +1,7 @@
 """A job that trains one model of every kind at once, so that one digest speaks for all of them.
 
-MLP with momentum, CNN with BatchNorm and dropout, transformer with clipping and a cosine schedule, LSTM, bf16 autocast with a scaler,
-a GAN that needs two passes. Prints a digest for each and one for all.
+MLP with momentum, CNN with BatchNorm and dropout, transformer with clipping and a cosine schedule, LSTM, bf16 autocast with
+a scaler, a GAN that needs two passes. Prints a digest for each and one for all.
 """
 
 import argparse

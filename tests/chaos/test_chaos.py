@@ -69,7 +69,8 @@ def test_a_random_schedule_ends_with_the_reference_digest(launch, reference, tmp
     if saved and choice.random() < 0.7:
         env["STRETTO_FAILPOINT"] = f"{choice.choice(FAILPOINTS)}:{choice.randint(1, 6)}:w{choice.randint(0, 3)}"
     start = choice.randint(1, 4)
-    run = launch(TEXT, "--workers", "1:6", "--start", str(start), "--max-restarts", "100", *_saving(saved, tmp_path), args=ARGS, env=env)
+    limits = ("--workers", "1:6", "--start", str(start), "--max-restarts", "100")
+    run = launch(TEXT, *limits, *_saving(saved, tmp_path), args=ARGS, env=env)
     story = [f"seed {seed}", f"start {start}", f"saved {saved}", str(env)]
     run.until_step(1)
     for _ in range(choice.randint(2, 5)):

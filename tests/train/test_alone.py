@@ -106,8 +106,8 @@ def test_a_short_last_batch_is_weighted_by_its_samples():
         for a, b in step:
             F.cross_entropy(model(a), b).backward()
         counts.append(step.count)
-        low = step.first
-        whole = torch.autograd.grad(F.cross_entropy(model(x[low:low + step.count]), y[low:low + step.count]), list(model.parameters()))
+        low, high = step.first, step.first + step.count
+        whole = torch.autograd.grad(F.cross_entropy(model(x[low:high]), y[low:high]), list(model.parameters()))
         assert all(torch.allclose(p.grad, w, atol=1e-6) for p, w in zip(model.parameters(), whole))
     assert counts == [32, 11], counts
     """)

@@ -46,7 +46,9 @@ def member(rank: int, pipe: Connection, act: Callable[..., object], args: tuple[
 class Members:
     """Processes that form one group and do one thing each."""
 
-    def __init__(self, count: int, act: Callable[..., object], *args: object, slices: int = 8, shares: tuple[Span, ...] | None = None):
+    def __init__(
+        self, count: int, act: Callable[..., object], *args: object, slices: int = 8, shares: tuple[Span, ...] | None = None
+    ) -> None:
         context = get_context("fork")
         self.pipes, self.processes = [], []
         for rank in range(count):

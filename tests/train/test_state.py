@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -116,7 +117,7 @@ def test_pieces_have_every_byte_once(sizes):
     for index, size in enumerate(sizes):
         flat = sorted(seen[index])
         assert [low for low, _ in flat[:1]] == ([0] if size else [])
-        assert all(a[1] == b[0] for a, b in zip(flat, flat[1:], strict=False))
+        assert all(a[1] == b[0] for a, b in pairwise(flat))
         assert (flat[-1][1] if flat else 0) == size
 
 

@@ -1,5 +1,7 @@
 """The fixed tree: the order of every sum depends on the number of slices alone."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given
@@ -63,7 +65,10 @@ def test_a_worker_three_times_slower_gets_a_third():
     assert [len(share) for share in weigh(8, [1, 1, 1, 1 / 3])] == [3, 2, 2, 1]
 
 
-@pytest.mark.parametrize(("n", "workers", "expected"), [(8, 2, True), (8, 4, True), (8, 8, True), (8, 3, False), (6, 2, False), (16, 4, True)])
+@pytest.mark.parametrize(
+    ("n", "workers", "expected"),
+    [(8, 2, True), (8, 4, True), (8, 8, True), (8, 3, False), (6, 2, False), (16, 4, True)],
+)
 def test_powers_of_two_are_aligned_with_the_tree(n, workers, expected):
     assert aligned(n, deal(n, workers)) is expected
 
@@ -73,7 +78,7 @@ def test_segments_cover_a_vector_without_gap(length, parts):
     cuts = segments(length, parts)
     assert cuts[0][0] == 0
     assert cuts[-1][1] == length
-    assert all(a[1] == b[0] for a, b in zip(cuts, cuts[1:], strict=False))
+    assert all(a[1] == b[0] for a, b in pairwise(cuts))
 
 
 def test_adding_in_another_order_changes_the_bits():

@@ -3,7 +3,9 @@
 Every worker brings the sums of the complete subtrees in its share. Where each holds exactly one node of one level,
 siblings exchange halves level by level and hand the results back the same way: the bytes of a ring all-reduce. Otherwise
 each worker owns a segment, gets everybody's subtrees of it, adds them up in tree order and hands the result to all. Both
-give the bits of one worker that adds up the whole tree alone. (Fixed binary trees for the same purpose within a model: TBIK, arXiv 2511.17826.)
+give the bits of one worker that adds up the whole tree alone.
+
+(Fixed binary trees for the same purpose within a model: TBIK, arXiv 2511.17826.)
 """
 
 from __future__ import annotations

@@ -83,8 +83,8 @@ class Loader:
         if job._epoch is not None and self.epoch > job._epoch:
             if self.number in job._restored:
                 return  # the others had finished this loader's epoch when this worker got their state
-            raise ScriptError(f"a second sweep over a training loader in epoch {job._epoch}: an epoch of job.epochs has each of its "
-                              "samples once; make a second loader for a second sweep")
+            raise ScriptError(f"a second sweep over a training loader in epoch {job._epoch}: an epoch of job.epochs has each of "
+                              "its samples once; make a second loader for a second sweep")
         while True:
             job._boundary()
             job._planning.apply(self)

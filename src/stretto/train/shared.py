@@ -68,7 +68,7 @@ class Shared:
 
     def room(self, skeleton: Any, specs: list[list[Any]]) -> list[torch.Tensor | None]:
         """Tensors of the modules that can be filled in place with a state of this skeleton."""
-        own = {path: tensor for path, tensor in _named(*flatten({name: one.state_dict() for name, one in self.modules}))}
+        own = dict(_named(*flatten({name: one.state_dict() for name, one in self.modules})))
         found: list[torch.Tensor | None] = [None] * len(specs)
         for path, index in _places(dict(skeleton["map"])["objects"], ""):
             tensor = own.get(path)

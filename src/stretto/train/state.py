@@ -39,8 +39,8 @@ def flatten(value: Any, *, where: str = "state") -> tuple[Any, list[torch.Tensor
         if isinstance(one, bytes):
             return {"bytes": base64.b64encode(one).decode()}
         raise ScriptError(
-            f"{path} is a {type(one).__name__}: shared state may hold tensors and plain values (numbers, texts, lists, dicts) only; "
-            "leave it out of state_dict() or store it as one of these"
+            f"{path} is a {type(one).__name__}: shared state may hold tensors and plain values (numbers, texts, lists, dicts) "
+            "only; leave it out of state_dict() or store it as one of these"
         )
 
     return walk(value, where), tensors

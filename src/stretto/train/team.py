@@ -1,7 +1,7 @@
 """This worker among the others: its seat, the process groups of rosters, and what the agent says.
 
-The agent's messages arrive on a thread of their own, groups are built on others; the training thread asks at the edges of slices and
-steps. One lock guards the seat, so that a tick is counted before a halt or not at all.
+The agent's messages arrive on a thread of their own, groups are built on others; the training thread asks at the edges of
+slices and steps. One lock guards the seat, so that a tick is counted before a halt or not at all.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Team:
     def hear(self, message: dict[str, Any]) -> None:
         kind = message.get("kind")
         if kind == "roster":
-            self._hear_roster(Roster.read(message["roster"] if "roster" in message else message))
+            self._hear_roster(Roster.read(message.get("roster", message)))
         elif kind == "halt":
             with self._changed:
                 self._halt(int(message["number"]))

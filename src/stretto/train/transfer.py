@@ -1,7 +1,7 @@
 """Moving the state to newcomers: flat tensors and JSON, each part of it from another old worker.
 
-The first holder sends the skeleton; the tensors' bytes are cut into pieces that the holders send in turn. Pieces of large tensors are
-sent from where they lie and received where they will stay; small tensors travel packed together.
+The first holder sends the skeleton; the tensors' bytes are cut into pieces that the holders send in turn. Pieces of large
+tensors are sent from where they lie and received where they will stay; small tensors travel packed together.
 """
 
 from __future__ import annotations
