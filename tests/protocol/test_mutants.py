@@ -14,7 +14,12 @@ SEEDS = 400
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
 def test_the_simulator_catches_the_mutant(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.apply(monkeypatch)
-    assert any(simulate(seed).failure for seed in range(SEEDS)), f"{mutant.name}: not caught by {SEEDS} seeds"
+    assert any(simulate(seed).failure for seed in (mutant.seed, *range(SEEDS))), f"{mutant.name}: not caught by {SEEDS} seeds"
+
+
+@pytest.mark.parametrize("seed", sorted({mutant.seed for mutant in MUTANTS}))
+def test_the_seed_that_shows_a_mutant_shows_nothing_without_it(seed: int) -> None:
+    assert not simulate(seed).failure
 
 
 def test_there_are_enough_mutants_and_no_two_alike() -> None:

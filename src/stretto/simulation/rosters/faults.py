@@ -91,6 +91,16 @@ def _glitch(world: World) -> None:
         worker.unless_done(worker.halt, worker.seat.roster.number)
 
 
+def _echo(world: World) -> None:
+    """Messages that were on their way for very long: old rosters and old halts reach everybody."""
+    rosters, broken = list(world.observer.rosters.values()), keys.broken(world.entries)
+    for worker in world.processes:
+        if rosters:
+            worker.unless_done(worker.hear, world.random.choice(rosters))
+        if broken:
+            worker.unless_done(worker.halt, world.random.randint(1, broken))
+
+
 def _straggle(world: World) -> None:
     """A worker's measured speed changes."""
     if world.processes:
@@ -233,9 +243,9 @@ def _isolate_stayers(world: World) -> None:
     world.write(keys.WANTED, {"workers": world.least})
 
 
-ORDERLY = (_scale, _scale, _kill_newcomer, _straggle, _depose)
+ORDERLY = (_scale, _scale, _kill_newcomer, _straggle, _depose, _echo)
 HOST = (_scale, _scale, _kill, _kill_unequal, _kill_several, _kill_newcomer, _kill_joining, _freeze, _glitch, _straggle,
-        _depose)
+        _depose, _echo, _echo)
 HOSTS = (*HOST, _drain, _kill_agent, _kill_host, _cut_from_store, _cut_from_store, _flap, _split, _split, _outage,
          _isolate_members, _isolate_stayers)
 ISLANDS = (_scale, _scale, _scale, _isolate_stayers, _isolate_stayers, _isolate_members, _kill_unequal)

@@ -51,7 +51,7 @@ def simulate(seed: int) -> Report:
     except (AssertionError, KeyError, AttributeError, TypeError, ValueError, IndexError) as error:
         failure = "".join(traceback.format_exception(error))
     except Stalled:
-        failure = "nothing is scheduled any more, and the job has not ended"
+        failure = "the job has not ended, and never will"
     finally:
         _sweep(loop, world)
     assert world is not None

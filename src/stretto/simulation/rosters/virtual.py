@@ -8,9 +8,12 @@ import selectors
 from collections.abc import Mapping
 from typing import Any
 
+TURNS = 300_000
+"""Of the loop in one run; a hundred times what a run takes. More means that something goes round and round."""
+
 
 class Stalled(Exception):
-    """Nothing is scheduled any more: whoever waits would wait forever."""
+    """Nothing is scheduled any more, or the same things again and again: whoever waits would wait forever."""
 
 
 class _Jump(selectors.BaseSelector):
@@ -18,9 +21,11 @@ class _Jump(selectors.BaseSelector):
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.turns = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:
+        self.turns += 1
+        if timeout is None or self.turns == TURNS:
             raise Stalled
         self.now += max(0.0, timeout)
         return []
