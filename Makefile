@@ -22,7 +22,7 @@ PEERS := $(VENV)/.peers
 BENCHMARKS := overhead exchange rescale start checkpoint resume policies server sharing dashboard noise straggler autoscale hosts
 
 .PHONY: help setup test-deps web pins lint format test test-long demo experiments bench bench-page clean \
-        test-again test-chaos test-sim test-durability test-hosts test-hosts-chaos test-fuzz test-server-chaos \
+        test-core test-page test-again test-chaos test-sim test-durability test-hosts test-hosts-chaos test-fuzz test-server-chaos \
         $(addprefix bench-,$(BENCHMARKS))
 
 help:
@@ -65,8 +65,13 @@ lint: setup  ## ruff, pyright, import-linter
 format: setup  ## let ruff fix what it can
 	$(VENV)/bin/ruff check --fix .
 
-test: setup  ## the suite: under 15 minutes on two cores; says what it skipped and why
-	$(PYTEST) -n $(JOBS) -m 'not hosts and not long' $(ARGS)
+test: test-core test-page  ## the suite: about 15 minutes on two cores; says what it skipped and why
+
+test-core: setup
+	$(PYTEST) -n $(JOBS) -m 'not hosts and not long and not page' $(ARGS)
+
+test-page: setup
+	$(PYTEST) -n $(JOBS) -m 'page and not long' tests/page
 
 test-again: setup  ## only what failed in the last run, one test after the other
 	$(PYTEST) --last-failed --last-failed-no-failures none $(ARGS)

@@ -17,6 +17,13 @@ from playwright.sync_api import Browser, sync_playwright
 from server_harness import Running, running
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker("page")
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     if chromium_path() is None:

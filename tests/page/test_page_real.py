@@ -39,6 +39,7 @@ def alone(epochs: int) -> str:
     return done.stdout.split("digest ")[1].split()[0]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_real_job_is_submitted_grown_scaled_lost_and_regained(served: Served, windows: Windows) -> None:
     one = windows(served.url)
@@ -86,6 +87,7 @@ EPOCHS = 400
 """Long enough to do all of the above; the job is cancelled at the end."""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_real_job_ends_with_the_digest_of_the_plain_script(served: Served, windows: Windows) -> None:
     one = windows(served.url)

@@ -101,7 +101,7 @@ def _unknown(value: dict[str, Any], model: type[BaseModel], at: tuple[str | int,
         if field is None:
             close = difflib.get_close_matches(key, list(model.model_fields), n=1, cutoff=0.5)
             where = f"; did you mean '{close[0]}'?" if close else f"; known here: {', '.join(model.model_fields)}"
-            elsewhere = _elsewhere(key) if not close and not at else ""
+            elsewhere = _elsewhere(key) if not at else ""
             mistakes.append((lines.get((*at, key), 1), f"{_dotted((*at, key))}: unknown key{elsewhere or where}"))
         elif isinstance(inner, dict) and (nested := _model(field.annotation)) is not None:
             mistakes += _unknown(inner, nested, (*at, key), lines)

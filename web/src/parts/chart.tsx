@@ -211,7 +211,8 @@ function padded(zero: boolean): uPlot.Range.Function {
 }
 
 /** Writes the values under the cursor, or the last ones, and says the same to who cannot see the chart. */
-function read(plot: uPlot, props: ChartProps, into: (HTMLElement | null)[], place: HTMLElement | null, box: HTMLElement, holder: HTMLElement): void {
+function read(plot: uPlot, props: ChartProps, into: (HTMLElement | null)[], place: HTMLElement | null, box: HTMLElement | null, holder: HTMLElement | null): void {
+  if (box === null || holder === null) return; // the view was left while its data were on their way
   const xs = plot.data[0];
   const at = plot.cursor.idx ?? null;
   const hovering = at !== null && (plot.cursor.left ?? -1) >= 0;
