@@ -68,10 +68,10 @@ format: setup  ## let ruff fix what it can
 test: test-core test-page  ## the suite: about 15 minutes on two cores; says what it skipped and why
 
 test-core: setup
-	$(PYTEST) -n $(JOBS) -m 'not hosts and not long and not page' $(ARGS)
+	$(PYTEST) -n $(JOBS) --dist loadfile -m 'not hosts and not long and not page' $(ARGS)
 
 test-page: setup
-	$(PYTEST) -n $(JOBS) -m 'page and not long' tests/page
+	$(PYTEST) -m 'page and not long' tests/page
 
 test-again: setup  ## only what failed in the last run, one test after the other
 	$(PYTEST) --last-failed --last-failed-no-failures none $(ARGS)

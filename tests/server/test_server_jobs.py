@@ -239,6 +239,7 @@ def test_prometheus_gets_numbers_by_its_conventions(server: Running) -> None:
 
 def test_another_policy_can_be_chosen_and_asked_about(server: Running) -> None:
     with server.client() as client:
+        client.wait(client.submit(job("asked", steps=30, most=2)).id, timeout_s=120)
         names = [policy.name for policy in client.policies().items]
         assert {"fifo", "tiresias", "optimus"} <= set(names)
         answer = client.what_if("optimus", hours=1)
@@ -252,8 +253,8 @@ def test_another_policy_can_be_chosen_and_asked_about(server: Running) -> None:
 
 def test_a_trace_for_the_simulator_has_what_was_measured(server: Running) -> None:
     with server.client() as client:
-        rows = client.trace(hours=1).items
-        measured = next(row for row in rows if row.name == "curve")
+        client.wait(client.submit(job("traced", steps=30, most=2)).id, timeout_s=120)
+        measured = next(row for row in client.trace(hours=1).items if row.name == "traced")
         assert measured.throughput["2"] > 0
         assert (measured.steps, measured.batch, measured.state) == (30, 64, "finished")
 

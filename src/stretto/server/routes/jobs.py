@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -19,6 +20,9 @@ from stretto.server.routes.guarded import PROBLEMS, SUBMIT, VIEW, Caller, Guarde
 from stretto.server.spec import JobSpec
 from stretto.server.state import Draft, Record
 from stretto.server.tokens import make_id
+
+LOOKS, LOOK_S = 20, 0.05
+"""How often, and how far apart, a repeated submit looks for the first one's job."""
 
 router = APIRouter(prefix="/v1/jobs", route_class=Guarded, tags=["jobs"], responses=PROBLEMS)
 
@@ -84,7 +88,7 @@ async def submit(
     """Queues a job. With an `Idempotency-Key`, a repetition gives the first one's job."""
     server, tenant = who.server, who.token.tenant
     digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()
-    if idempotency_key is not None and (old := _repeated(who, idempotency_key, digest)) is not None:
+    if idempotency_key is not None and (old := await _repeated(who, idempotency_key, digest)) is not None:
         response.status_code = 200
         return who.view(old)
     if len(server.book.records) >= server.settings.most_jobs:
@@ -98,7 +102,7 @@ async def submit(
         record = await server.book.append(job, [draft], key=key)
     except exc.IntegrityError:
         # The same key at the same moment: the other request was first.
-        old = _repeated(who, str(idempotency_key), digest)
+        old = await _repeated(who, str(idempotency_key), digest)
         if old is None:
             raise HTTPException(409, "this Idempotency-Key is being used: try again") from None
         response.status_code = 200
@@ -109,14 +113,18 @@ async def submit(
     return who.view(record)
 
 
-def _repeated(who: Caller, key: str, digest: str) -> Record | None:
+async def _repeated(who: Caller, key: str, digest: str) -> Record | None:
     found = who.server.storage.key(who.token.tenant, key)
     if found is None:
         return None
     if found[0] != digest:
         raise HTTPException(422, "this Idempotency-Key was used for another job: make a new one for each job")
-    record = who.server.book.records.get(found[1])
-    if record is None:
+    for _ in range(LOOKS):  # stored by a request of the same moment, and about to be in the book
+        record = who.server.book.records.get(found[1])
+        if record is not None:
+            break
+        await asyncio.sleep(LOOK_S)
+    else:
         raise HTTPException(409, f"this Idempotency-Key was used for job {found[1]}, which has been removed")
     return record
 
