@@ -98,19 +98,29 @@ function Scale({ job, busy, act }: ScaleProps) {
   const standing = job.wish ?? (job.wanted || job.min);
   const [workers, setWorkers] = useState(standing);
   const [pin, setPin] = useState(job.pinned);
-  useEffect(() => setWorkers(standing), [standing]);
-  useEffect(() => setPin(job.pinned), [job.pinned]);
+  const [touched, setTouched] = useState(false);
+  // What somebody has typed stays: news of the job must not change it under their hands.
+  useEffect(() => {
+    if (!touched) setWorkers(standing);
+  }, [standing, touched]);
+  useEffect(() => {
+    if (!touched) setPin(job.pinned);
+  }, [job.pinned, touched]);
+  const choose = (count: number) => {
+    setTouched(true);
+    setWorkers(bounded(count));
+  };
   const bounded = (count: number) => Math.min(job.max, Math.max(job.min, Math.round(count) || job.min));
   const submit = (event: Event) => {
     event.preventDefault();
     const done = pin ? `Pinned to ${plural(workers, "worker")}.` : `Wished for ${plural(workers, "worker")}: the policy decides.`;
-    void act((headers) => api.post<Job>(`/v1/jobs/${job.id}/scale`, { workers, pin }, headers), done);
+    void act((headers) => api.post<Job>(`/v1/jobs/${job.id}/scale`, { workers, pin }, headers), done).then(() => setTouched(false));
   };
   const release = () => void act((headers) => api.patch<Job>(`/v1/jobs/${job.id}`, { wish: null }, headers), "The policy decides alone again.");
   return (
     <form class="scale" onSubmit={submit} aria-label="scale">
       <span class="stepper">
-        <button type="button" aria-label="one worker less" disabled={busy || workers <= job.min} onClick={() => setWorkers(bounded(workers - 1))}>
+        <button type="button" aria-label="one worker less" disabled={busy || workers <= job.min} onClick={() => choose(workers - 1)}>
           −
         </button>
         <input
@@ -120,14 +130,17 @@ function Scale({ job, busy, act }: ScaleProps) {
           max={job.max}
           value={workers}
           disabled={busy}
-          onChange={(event) => setWorkers(bounded(Number(event.currentTarget.value)))}
+          onChange={(event) => choose(Number(event.currentTarget.value))}
         />
-        <button type="button" aria-label="one worker more" disabled={busy || workers >= job.max} onClick={() => setWorkers(bounded(workers + 1))}>
+        <button type="button" aria-label="one worker more" disabled={busy || workers >= job.max} onClick={() => choose(workers + 1)}>
           +
         </button>
       </span>
       <label class="inline" title="Exactly this many: the policy does not touch it any more">
-        <input type="checkbox" checked={pin} disabled={busy} onChange={(event) => setPin(event.currentTarget.checked)} /> pin
+        <input type="checkbox" checked={pin} disabled={busy} onChange={(event) => {
+            setTouched(true);
+            setPin(event.currentTarget.checked);
+          }} /> pin
       </label>
       <button class="primary" disabled={busy}>
         Scale
