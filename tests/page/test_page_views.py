@@ -94,6 +94,7 @@ def test_one_job_shows_curves_events_logs_and_why(server: Running, windows: Wind
     expect(chart).to_have_attribute("data-points", re.compile(r"\d{2,}"))
 
 
+@pytest.mark.long  # seen to wait in vain for the pinned size on a busy machine
 def test_buttons_scale_pause_resume_and_cancel(server: Running, windows: Windows) -> None:
     job = submit(server, "handled", "--steps", "100000", "--step-s", "0.05", most=3)
     one = windows(server.url)
