@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from stretto.core.errors import StrettoError as StrettoError
     from stretto.server.client import Client as Client
     from stretto.train.job import Job as Job
-    from stretto.train.job import join as join
+    from stretto.train.joining import join as join
     from stretto.train.stopping import on_load as on_load
     from stretto.train.stopping import on_save as on_save
     from stretto.train.stopping import should_stop as should_stop
 
 _HOMES = {
-    "join": "stretto.train.job",
+    "join": "stretto.train.joining",
     "Job": "stretto.train.job",
     "StrettoError": "stretto.core.errors",
     "should_stop": "stretto.train.stopping",

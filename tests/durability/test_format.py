@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from stretto.core.errors import Refused, ScriptError, UsageError
 from stretto.core.manifest import FORMAT, Identity, Manifest, Shard, Shared, Tensor, compare, folder_name, step_of
-from stretto.train.checkpoint.catalog import entries, tidy
+from stretto.train.checkpoint.catalog import entries, mark, tidy
 from stretto.train.checkpoint.export import export
 from stretto.train.checkpoint.layout import deal, width
 from stretto.train.checkpoint.reader import load
@@ -181,13 +181,30 @@ def test_what_is_kept(tmp_path: Path) -> None:
     for step in (1, 2, 3, 4):
         write(tmp_path, writers=1, step=step)
     write(tmp_path, writers=1, step=9)
-    LocalVault(tmp_path).make(folder_name(7))
+    leftover(tmp_path, folder_name(7), life=1, roster=8)
+    leftover(tmp_path, folder_name(4, final=True), life=2, roster=1)
     newest = write(tmp_path, writers=1, step=5, life=2)
-    assert sorted(tidy(LocalVault(tmp_path), keep=3, newest=newest)) == [1, 2, 7, 9]
+    assert sorted(tidy(LocalVault(tmp_path), keep=3, newest=newest)) == [1, 2, 4, 7, 9]
     assert [entry.step for entry in entries(LocalVault(tmp_path))] == [3, 4, 5]
     final = write(tmp_path, writers=1, step=6, final=True)
     assert tidy(LocalVault(tmp_path), keep=1, newest=final) == []
     assert [(entry.step, entry.final) for entry in entries(LocalVault(tmp_path))] == [(3, False), (4, False), (5, False), (6, True)]
+
+
+def leftover(folder: Path, name: str, *, life: int, roster: int) -> None:
+    """A save that one of two writers has finished its part of."""
+    vault = LocalVault(folder)
+    vault.make(name)
+    vault.put(name, f"shard-{mark(life=life, roster=roster, writer=1, writers=2)}.safetensors", b"x")
+
+
+@pytest.mark.parametrize(("life", "roster", "stays"), [(2, 1, True), (2, 4, True), (2, 0, False), (1, 9, False)])
+def test_a_save_that_others_have_begun_meanwhile_is_not_tidied_away(tmp_path: Path, life: int, roster: int, stays: bool) -> None:
+    """The others see the manifest of a save before the chief has tidied, and begin the last one."""
+    newest = write(tmp_path, writers=1, step=5, life=2)
+    leftover(tmp_path, folder_name(5, final=True), life=life, roster=roster)
+    tidy(LocalVault(tmp_path), keep=1, newest=newest)
+    assert (tmp_path / folder_name(5, final=True)).exists() is stays
 
 
 def test_a_dtype_that_the_format_lacks_is_refused_by_name() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from stretto.core.errors import ScriptError
+from stretto.core.slices import Span
 from stretto.train.logs import Row
 from stretto.train.samples import Ahead, Source, Wanted, cut
 from stretto.train.step import Step
@@ -75,13 +76,13 @@ class Loader:
         return left if self.tail == "keep" else 0
 
     def __iter__(self) -> Iterator[Step]:
-        self.job._admit()
+        self.job._admission.admit()
         return self._training() if self.train else self._evaluation()
 
     def _training(self) -> Iterator[Step]:
         job = self.job
         if job._epoch is not None and self.epoch > job._epoch:
-            if self.number in job._restored:
+            if self.number in job._admission.restored:
                 return  # the others had finished this loader's epoch when this worker got their state
             raise ScriptError(f"a second sweep over a training loader in epoch {job._epoch}: an epoch of job.epochs has each of "
                               "its samples once; make a second loader for a second sweep")
@@ -93,12 +94,12 @@ class Loader:
                 break
             step = Step(self, index=job.step, epoch=self.epoch, first=self.consumed, count=count,
                         parts=job._planning.parts(self))
-            job._open = step
+            job._passes.open = step
             yield step
-            job._committed(step)
+            job._telling.committed(step)
             self.step += 1
             self.consumed += count
-        job._epoch_done(self)
+        job._telling.epoch_done(self)
         self.epoch += 1
         self.step = self.consumed = 0
 
@@ -107,16 +108,16 @@ class Loader:
         self.step = self.consumed = 0
         while count := self.count():
             step = Step(self, index=self.step, epoch=self.epoch, first=self.consumed, count=count)
-            self.job._open = step
+            self.job._passes.open = step
             yield step
-            self.job._evaluated(step)
+            self.job._telling.evaluated(step)
             for name, value in step.metrics.items():
                 total, weight = totals.get(name, (0.0, 0))
                 totals[name] = (total + value * count, weight + count)
             self.step += 1
             self.consumed += count
         self.metrics = {name: total / weight for name, (total, weight) in totals.items()}
-        self.job._swept(self)
+        self.job._telling.swept(self)
         self.epoch += 1
         self.step = self.consumed = 0
 
@@ -131,12 +132,18 @@ class Loader:
         wanted = self.wanted(step, slice, part)
         if self._ahead is None or step.passes:
             return self.source[wanted]
-        share = self.job._share_now()
+        share = self._share
         place = (share, self.batch, step.parts)
         if self._expected != place or slice == -1:
             self._expected = place
             self._ahead.expect(self._upcoming(step, slice))
         return self._ahead.get(wanted)
+
+    @property
+    def _share(self) -> Span:
+        """This worker's slices."""
+        assert self.job._reducer is not None
+        return self.job._reducer.share
 
     def repeat(self) -> None:
         """The slices of this step are asked for again: prefetching starts over."""
@@ -144,7 +151,7 @@ class Loader:
 
     def _upcoming(self, step: Step, slice: int) -> Iterator[Wanted]:
         """What this worker will need from here on if nothing changes."""
-        share = self.job._share_now()
+        share = self._share
         epoch, first, start = step.epoch, step.first, slice
         for _ in itertools.count():
             left = self.source.size - first

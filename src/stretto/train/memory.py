@@ -44,8 +44,8 @@ def out_of_memory(error: BaseException) -> bool:
 
 def carry(job: Job | None, error: BaseException) -> Carried | None:
     """What to go on with after this error; None where going on cannot help."""
-    step = job._open if job is not None else None
-    if job is None or step is None or not step.loader.train or not job._in_pass or not out_of_memory(error):
+    step = job._passes.open if job is not None else None
+    if job is None or step is None or not step.loader.train or not job._passes.running or not out_of_memory(error):
         return None
     reducer, before = job._reducer, step.parts
     assert reducer is not None and reducer.gradients is not None and reducer.buffers is not None
@@ -53,14 +53,15 @@ def carry(job: Job | None, error: BaseException) -> Carried | None:
     job._planning.out_of_memory(step)
     if step.parts == before:
         return None
-    job._say("event", what="memory", text=f"out of memory in step {step.index} with {samples} samples at a time: each slice is "
-                                          f"computed in {step.parts} parts now, and the step again")
+    text = (f"out of memory in step {step.index} with {samples} samples at a time: each slice is computed in {step.parts} parts "
+            "now, and the step again")
+    job._telling.say("event", what="memory", text=text)
     broken = reducer.gradients.launched and job.workers > 1
     reducer.gradients.close()
     reducer.buffers.restore()
     if broken:
         job._team.failed()
-    skeleton, tensors = job._shared.flatten(job._place())
+    skeleton, tensors = job._shared.flatten(job._admission.place())
     carried = Carried(job, skeleton, [tensor.detach().cpu().clone() for tensor in tensors], job._planning.carried(), bool(broken))
     _forget(job, error)
     return carried
@@ -73,7 +74,7 @@ def _forget(job: Job, error: BaseException) -> None:
     job._shared.objects.clear()
     job._loaders.clear()
     job._reducer = None
-    job._open = None
+    job._passes.open = None
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

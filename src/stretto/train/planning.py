@@ -151,7 +151,7 @@ class Planning:
         if not self.job.chief or (first and isinstance(self._policies[loader.number], Fixed) and decision.parts == 1):
             return
         factor = self.rate.settled() if self.rate is not None else 1.0
-        self.job._say("plan", step=self.job.step, loader=loader.number, batch=decision.batch, parts=decision.parts,
+        self.job._telling.say("plan", step=self.job.step, loader=loader.number, batch=decision.batch, parts=decision.parts,
                       factor=round(factor, 6), reason=decision.reason)
 
     def _note(self) -> dict[str, Any]:
@@ -256,7 +256,7 @@ class Planning:
         if not self._finite:
             self.skipped += 1
             if self.job.chief:
-                self.job._say("event", what="skipped", text=f"step {step.index} was not applied: its gradient has a NaN "
+                self.job._telling.say("event", what="skipped", text=f"step {step.index} was not applied: its gradient has a NaN "
                                                             f"or an infinity ({self.skipped} so far)")
         if number in self._policies:
             self._since[number] += 1
@@ -330,13 +330,13 @@ class Planning:
         if not self.job.chief or now - self._reported < REPORT_S:
             return
         self._reported, self._latest = now, None
-        self.job._say("report", step=step.index, of="job", metrics=self.metrics(step))
+        self.job._telling.say("report", step=step.index, of="job", metrics=self.metrics(step))
 
     def epoch_done(self) -> None:
         """The last word about an epoch, if the last step was not reported."""
         step, self._latest = self._latest, None
         if step is not None and self.job.chief:
-            self.job._say("report", step=step.index, of="job", metrics=self.metrics(step))
+            self.job._telling.say("report", step=step.index, of="job", metrics=self.metrics(step))
 
     def metrics(self, step: Step) -> dict[str, Any]:
         """The document of docs/metrics.md."""

@@ -50,6 +50,10 @@ class Shared:
                     found.setdefault(id(parameter), parameter)
         return [parameter for parameter in found.values() if parameter.requires_grad]
 
+    def tensors(self) -> list[torch.Tensor]:
+        """Of the modules, in this worker's memory already."""
+        return [t for _, module in self.modules for t in module.state_dict().values() if isinstance(t, torch.Tensor)]
+
     def flatten(self, place: dict[str, Any]) -> tuple[Any, list[torch.Tensor]]:
         """The whole state: objects and the job's place."""
         return flatten({"objects": {name: one.state_dict() for name, one in self.objects.items()}, "place": place})
@@ -62,7 +66,7 @@ class Shared:
         tensors = [[name, [[path, *spec(t)] for path, t in module.state_dict().items() if isinstance(t, torch.Tensor)]]
                    for name, module in self.modules]
         kinds = [[name, type(one).__name__] for name, one in self.objects.items()]
-        numbers = sum(t.numel() for _, module in self.modules for t in module.state_dict().values() if isinstance(t, torch.Tensor))
+        numbers = sum(t.numel() for t in self.tensors())
         sha = hashlib.sha256(json.dumps([tensors, kinds, loaders]).encode()).hexdigest()[:16]
         return f"{', '.join(name for name, _ in kinds) or 'nothing'}: {numbers} numbers, {len(loaders)} loaders, {sha}"
 
@@ -79,8 +83,7 @@ class Shared:
     def load(self, skeleton: Any, tensors: list[torch.Tensor]) -> dict[str, Any]:
         """Gives all objects their states; the job's place is returned."""
         whole = unflatten(skeleton, tensors)
-        own = {t.data_ptr() for _, module in self.modules for t in module.state_dict().values()
-               if isinstance(t, torch.Tensor) and t.numel()}
+        own = {t.data_ptr() for t in self.tensors() if t.numel()}
         for name, held in whole["objects"].items():
             target = self.objects.get(name)
             if target is None:

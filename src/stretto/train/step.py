@@ -37,7 +37,7 @@ class Step:
         if self.slice is not None:
             raise ScriptError("this step is already being iterated over: use one loop at a time")
         self.opened = True
-        return self.loader.job._pass(self)
+        return self.loader.job._passes.run(self)
 
     def log(self, **values: Any) -> None:
         """Records values of the slice at hand: numbers or one-element tensors."""

@@ -19,6 +19,9 @@ from stretto.train.failpoints import failpoint
 from stretto.train.group import Group, Rendezvous
 from stretto.train.link import Link
 
+NEWCOMERS_S = 5.0
+"""A member that cannot build a plan's group waits so long for its newcomers to say so before it breaks the roster it is in."""
+
 
 class Left(SystemExit):
     """This worker is no longer in the job: the script ends here, in order."""
@@ -40,6 +43,8 @@ class Team:
         self._retired: list[Group] = []
         self._rendezvous = Rendezvous(host) if link is not None else None
         self.paused_at = 0.0
+        self.introduce: Callable[[Group, Roster, Callable[[], bool]], None] = lambda *_: None
+        """Called on a group that stands, before this worker says so: members tell newcomers what is to come."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -100,13 +105,14 @@ class Team:
             return self.seat.plan is roster
 
         failpoint("build")
+        group: Group | None = None
         try:
             group = Group(roster, self.worker, self._rendezvous, wanted=wanted)
+            self.introduce(group, roster, wanted)
         except Broken as error:
-            with self._changed:
-                if self.seat.plan is roster:
-                    self.link.send("event", what="unbuilt", text=str(error)[:500])
-                    self._halt(roster.number)
+            if group is not None:
+                group.abort()
+            self._unbuilt(roster, error)
             return
         with self._changed:
             if not self.seat.stood(roster.number):
@@ -115,6 +121,16 @@ class Team:
             self._groups[roster.number] = group
             self._changed.notify_all()
         self.link.send("prepared", number=roster.number)
+
+    def _unbuilt(self, roster: Roster, error: Broken) -> None:
+        """Gives the plan up. A newcomer does so at once: the leader then plans without it, and nobody has stopped."""
+        assert self.link is not None
+        with self._changed:
+            if self.seat.tick is not None and roster.joined:
+                self._changed.wait_for(lambda: self.seat.plan is not roster, timeout=NEWCOMERS_S)
+            if self.seat.plan is roster:
+                self.link.send("event", what="unbuilt", text=str(error)[:500])
+                self._halt(roster.number)
 
     def _halt(self, number: int) -> None:
         """Everything up to this number is over. The lock is held."""

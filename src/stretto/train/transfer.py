@@ -37,15 +37,36 @@ def pieces(sizes: Sequence[int]) -> list[list[tuple[int, int, int]]]:
     return [*found, packed] if packed else found
 
 
+def announce(group: Group, specs: list[list[Any]], *, newcomers: Sequence[int]) -> None:
+    """Tells newcomers the dtypes and shapes of a state that will come."""
+    for wait in [wait for peer in newcomers for wait in _send_json(group, specs, peer)]:
+        wait()
+
+
+def hear(group: Group, *, holder: int) -> list[list[Any]]:
+    return _receive_json(group, holder)
+
+
+def _send_json(group: Group, value: Any, peer: int) -> list[Callable[[], None]]:
+    text = json.dumps(value).encode()
+    length = torch.tensor([len(text)], dtype=torch.int64)
+    return [group.send(length, peer, TAG), group.send(torch.frombuffer(bytearray(text), dtype=torch.uint8), peer, TAG)]
+
+
+def _receive_json(group: Group, source: int) -> Any:
+    length = torch.empty(1, dtype=torch.int64)
+    group.receive(length, source, TAG)()
+    body = torch.empty(int(length.item()), dtype=torch.uint8)
+    group.receive(body, source, TAG)()
+    return json.loads(body.numpy().tobytes())
+
+
 def send(group: Group, skeleton: Any, tensors: list[torch.Tensor], *, holders: Sequence[int], newcomers: Sequence[int]) -> None:
     """This holder's part. Returns when all of it is delivered."""
     waits: list[Callable[[], None]] = []
     if group.rank == holders[0]:
-        text = json.dumps([skeleton, [spec(t) for t in tensors]]).encode()
-        length = torch.tensor([len(text)], dtype=torch.int64)
-        body = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        for peer in newcomers:
-            waits += [group.send(length, peer, TAG), group.send(body, peer, TAG)]
+        described = [skeleton, [spec(t) for t in tensors]]
+        waits += [wait for peer in newcomers for wait in _send_json(group, described, peer)]
     flats = [as_bytes(t.cpu()) for t in tensors]
     mine = holders.index(group.rank)
     for number, piece in enumerate(pieces([flat.numel() for flat in flats])):
@@ -61,11 +82,7 @@ def receive(
     group: Group, *, holders: Sequence[int], room: Callable[[Any, list[list[Any]]], list[torch.Tensor | None]]
 ) -> tuple[Any, list[torch.Tensor]]:
     """The state. `room` may name contiguous tensors of the right dtype and shape that are to be filled in place."""
-    length = torch.empty(1, dtype=torch.int64)
-    group.receive(length, holders[0], TAG)()
-    body = torch.empty(int(length.item()), dtype=torch.uint8)
-    group.receive(body, holders[0], TAG)()
-    skeleton, specs = json.loads(body.numpy().tobytes())
+    skeleton, specs = _receive_json(group, holders[0])
     tensors = [empty(one) if given is None else given for one, given in zip(specs, room(skeleton, specs), strict=True)]
     flats = [as_bytes(t) for t in tensors]
     waits: list[tuple[Callable[[], None], torch.Tensor | None, list[tuple[int, int, int]]]] = []

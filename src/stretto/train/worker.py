@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stretto.core.errors import UsageError
-from stretto.train import job as jobs
+from stretto.train import joining as jobs
 from stretto.train.job import Stopped
 from stretto.train.memory import MOST, carry
 from stretto.train.team import Left

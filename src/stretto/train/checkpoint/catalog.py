@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,12 @@ from stretto.train.checkpoint.vault import Vault
 OWNER = "owner.json"
 FENCE = "fence.json"
 CHUNK = 8 << 20
+_MARK = re.compile(r"(?:shard|part)-(\d+)-(\d+)-\d+of\d+\.")
+
+
+def mark(*, life: int, roster: int, writer: int, writers: int) -> str:
+    """What the names of a writer's files carry, so that those of another attempt are never taken for them."""
+    return f"{life}-{roster}-{writer}of{writers}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +168,9 @@ def tidy(vault: Vault, *, keep: int, newest: Manifest) -> list[int]:
     """Deletes what is no longer needed once `newest` is complete; the steps of the deleted.
 
     Kept are `newest` and the complete ones before it, `keep` in all, besides the final one. Leftovers go, and so does what an
-    earlier life of the run had beyond this step: it has been replaced.
+    earlier life of the run had beyond this step: it has been replaced. What others are writing meanwhile stays.
     """
-    every = entries(vault)
+    every = [entry for entry in entries(vault) if not _under_way(vault, entry, newest)]
     older = [entry for entry in every if entry.complete and not entry.final and entry.step < newest.step]
     kept = {newest.folder, *(entry.folder for entry in (older if newest.final else older[max(0, len(older) - (keep - 1)) :]))}
     if newest.final:
@@ -173,6 +180,14 @@ def tidy(vault: Vault, *, keep: int, newest: Manifest) -> list[int]:
     for entry in gone:
         drop(vault, entry.folder)
     return [entry.step for entry in gone]
+
+
+def _under_way(vault: Vault, entry: Entry, newest: Manifest) -> bool:
+    """Whether somebody may be writing there now: all see the manifest before its writer has tidied, and may begin the next save."""
+    if entry.manifest is not None or entry.step < newest.step or entry.folder == newest.folder:
+        return False
+    marks = [(int(found[1]), int(found[2])) for name in vault.files(entry.folder) if (found := _MARK.match(name))]
+    return not marks or max(marks) >= (newest.life, newest.roster)
 
 
 def drop(vault: Vault, folder: str) -> None:

@@ -27,13 +27,13 @@ def resume(job: Job, saver: Saver | None) -> int:
         return 0
     manifest, tensors, allowed = load(wanted["url"], step=int(wanted["step"]), own=_identity(job), room=job._shared.room,
                                       allow_mixed=bool(job.options.get("allow_mixed")))
-    tick = job._restore(job._shared.load(manifest.skeleton, tensors))
+    tick = job._admission.restore(job._shared.load(manifest.skeleton, tensors))
     job._notes = {}
     if saver is not None:
         saver.saved = manifest.step
     if allowed or manifest.mixed:
         told = allowed or str(manifest.extra.get("allowed", ""))
-        job._say("event", what="mixed",
+        job._telling.say("event", what="mixed",
                  text=f"went on from step {manifest.step} although {told}: the result is no longer the same bits")
         if saver is not None:
             saver.mixed = told

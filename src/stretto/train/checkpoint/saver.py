@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from stretto.core.errors import Refused, StrettoError
 from stretto.core.manifest import NAME, Identity, Manifest, Piece, Shard, folder_name
-from stretto.train.checkpoint.catalog import check_fence, claim, raise_fence, tidy
+from stretto.train.checkpoint.catalog import check_fence, claim, mark, raise_fence, tidy
 from stretto.train.checkpoint.snapshot import Memory, Snapshot
 from stretto.train.checkpoint.vault import Stream, Vault, open_vault
 from stretto.train.failpoints import failpoint
@@ -75,6 +75,7 @@ class Save:
     """Why it cannot be finished any more unless all parts are there."""
     over: threading.Event = field(default_factory=threading.Event)
     committed: bool = False
+    """The manifest is there, as far as this worker has looked."""
 
     @property
     def folder(self) -> str:
@@ -147,7 +148,7 @@ class Saver:
             self._begin(final=False)
         elif self._job.step and self._prepared != self._job._team.roster.number and not self._busy:
             self._prepared = self._job._team.roster.number
-            _, tensors = self._job._shared.flatten(self._job._place())
+            _, tensors = self._job._shared.flatten(self._job._admission.place())
             self._memory.prepare(tensors, writers=len(self._job._team.roster.members))
 
     def last(self, *, final: bool = False) -> bool:
@@ -168,7 +169,7 @@ class Saver:
         if save is None:
             return True
         while time.monotonic() < until:
-            if save.over.wait(0.02) and (save.committed or save.broken or self._visible(save)):
+            if save.over.wait(0.02) and (save.committed or save.broken or self._settled(save)):
                 return not self._halted()
             if self._halted():
                 save.broken = save.broken or "the roster broke"
@@ -178,13 +179,14 @@ class Saver:
                    "without it")
         return True
 
-    def _visible(self, save: Save) -> bool:
+    def _settled(self, save: Save) -> bool:
         """Whether waiting is over: the manifest is there, or the chief has given up and removed the parts."""
         try:
             files = self._vault.files(save.folder)
         except OSError:
             return True
-        return NAME in files or f"part-{self._mark(save, save.writer)}.json" not in files
+        save.committed = NAME in files
+        return save.committed or f"part-{self._mark(save, save.writer)}.json" not in files
 
     def _halted(self) -> bool:
         return self._job._team.seat.roster is None
@@ -209,7 +211,7 @@ class Saver:
             return
         failpoint("save-copy")
         before = time.monotonic()
-        place = self._job._place()
+        place = self._job._admission.place()
         skeleton, tensors = self._job._shared.flatten(place)
         snapshot = self._memory.snapshot(skeleton, tensors, writer=team.rank, writers=len(team.roster.members))
         save = Save(step=step, roster=team.roster.number, writer=team.rank, writers=len(team.roster.members), snapshot=snapshot,
@@ -234,7 +236,7 @@ class Saver:
             save.over.set()
 
     def _mark(self, save: Save, writer: int) -> str:
-        return f"{self.wish.life}-{save.roster}-{writer}of{save.writers}"
+        return mark(life=self.wish.life, roster=save.roster, writer=writer, writers=save.writers)
 
     def _write(self, save: Save) -> None:
         """This worker's shard and the note beside it."""
@@ -281,7 +283,7 @@ class Saver:
         self._vault.put(save.folder, NAME, manifest.encode(), durable=True)
         failpoint("save-renamed")
         save.committed = True
-        self._job._say("checkpoint", step=save.step, path=self._vault.where(save.folder), bytes=manifest.bytes,
+        self._job._telling.say("checkpoint", step=save.step, path=self._vault.where(save.folder), bytes=manifest.bytes,
                        seconds=round(time.monotonic() - save.began, 6), blocked_s=round(save.blocked_s, 6), roster=save.roster,
                        final=save.final)
         with contextlib.suppress(OSError):
@@ -325,4 +327,4 @@ class Saver:
     def _warn(self, text: str) -> None:
         if self._job._link is None:
             print(f"stretto: {text}", file=sys.stderr)
-        self._job._say("event", what="warning", text=text)
+        self._job._telling.say("event", what="warning", text=text)

@@ -1,0 +1,166 @@
+"""How a worker becomes a member: it gets the state and the place that the others have, and gives them to who comes later."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stretto.core.beat import Activity
+from stretto.core.errors import ScriptError
+from stretto.core.roster import Roster
+from stretto.train import transfer
+from stretto.train.checkpoint.edges import open_saver, resume
+from stretto.train.failpoints import failpoint
+from stretto.train.fingerprint import fingerprint
+from stretto.train.group import Group
+from stretto.train.memory import Carried
+from stretto.train.reducer import Reducer
+from stretto.train.room import Handover, spread, touched
+from stretto.train.state import spec
+
+if TYPE_CHECKING:
+    from stretto.train.job import Job
+
+
+class Admission:
+    """A job's way onto the roster."""
+
+    def __init__(self, job: Job, *, carried: Carried | None) -> None:
+        self._job = job
+        self._carried = carried
+        self.done = False
+        self.restored: set[int] = set()
+        """The loaders whose place came from others: their epoch may be over already."""
+        self._room: list[torch.Tensor] = []
+        """Memory that was made ready for the state before it comes."""
+        self._outline = Handover()
+        job._team.introduce = self._introduce
+
+    def place(self, *, public: bool = False) -> dict[str, Any]:
+        job = self._job
+        place: dict[str, Any] = {"step": job.step, "epoch": job._epoch, "loaders": [one.state for one in job._loaders]}
+        if not public:
+            buffers = job._reducer.buffers if job._reducer is not None else None
+            place["tick"] = job._team.seat.tick
+            place["save"] = job._save_at
+            place["moving"] = sorted(buffers.moving) if buffers is not None else []
+        return place
+
+    def admit(self) -> None:
+        """Once: this worker becomes a member, and has the state that the others have."""
+        job = self._job
+        if self.done:
+            return
+        if not job.slices:
+            raise ScriptError("training began before any job.loader was made")
+        job._reducer = Reducer(job.slices)
+        job._planning.start()
+        job._prepare_gradients()
+        job._saver = open_saver(job)
+        if self._carried is not None:
+            self._carry_on(self._carried)
+        elif job._link is None:
+            job._team.alone(job.slices)
+            job._team.seat.tick = resume(job, job._saver)
+            self.done = True
+        else:
+            described = [[one.train, one.batch, one.slices, one.tail, one.source.size] for one in job._loaders]
+            job._beat.activity(Activity.WAITING)
+            job._link.send("ready", shape=job._shared.shape(described), slices=job.slices,
+                            fingerprint=fingerprint(), seed=job.seed)
+            before = time.monotonic()
+            roster = job._team.admit(self._receive)
+            self.done = True
+            job._telling.switched(roster, (time.monotonic() - before) * 1e3)
+        assert job._team.group is not None
+        job._reducer.join(job._team.group)
+        for loader in job._loaders:
+            job._telling.loader(loader)
+        job._telling.stepped_at = time.monotonic()
+
+    def at_boundary(self) -> None:
+        """Describes the state for newcomers, if any have asked. Only the training thread may look at it."""
+        if self._outline.asked:
+            _, tensors = self._job._shared.flatten(self.place())
+            self._outline.give([spec(tensor) for tensor in tensors])
+
+    def _introduce(self, group: Group, roster: Roster, wanted: Callable[[], bool]) -> None:
+        """Newcomers hear how large the state is and make room for it while the others train: fresh memory is slow.
+
+        Runs on the thread that has built the group. Whatever is different when the state comes is made then.
+        """
+        if not roster.base or not roster.joined:
+            return
+        holders, newcomers = self._ranks(roster)
+        if group.rank == holders[0]:
+            outline = self._outline.ask(wanted)
+            if outline is not None:
+                transfer.announce(group, outline, newcomers=newcomers)
+        elif group.rank in newcomers:
+            specs = transfer.hear(group, holder=holders[0])
+            self._room = touched(specs, given=self._job._shared.tensors())
+
+    def _make_room(self, skeleton: Any, specs: list[list[Any]]) -> list[torch.Tensor | None]:
+        room, self._room = self._room, []
+        return spread(self._job._shared.room(skeleton, specs), specs, room)
+
+    def _carry_on(self, carried: Carried) -> None:
+        """This process was a member before its script ran out of memory, and still is."""
+        job = self._job
+        self.restore(job._shared.load(carried.skeleton, carried.tensors))
+        job._notes = {}  # what was ordered for this boundary has been done there
+        job._planning.carry_on(carried.plan)
+        job._telling.last_commit = carried.job._telling.last_commit
+        self._carried = None
+        self.done = True
+        if carried.broken:
+            roster = job._team.rescue()
+            job._telling.switched(roster, 0.0)
+
+    def _ranks(self, roster: Roster) -> tuple[list[int], list[int]]:
+        """Those who have the state, and those who get it. In a first roster the first member has it from its script."""
+        newcomers = [place for place, name in enumerate(roster.workers) if name in roster.joined]
+        if len(newcomers) == len(roster.members):
+            newcomers = newcomers[1:]
+        return [place for place in range(len(roster.members)) if place not in newcomers], newcomers
+
+    def _receive(self, group: Group, roster: Roster) -> int:
+        """The state from those who have it; the first roster's first member has it from its script."""
+        job = self._job
+        holders, _ = self._ranks(roster)
+        if group.rank in holders:
+            if job._team.seat.tick is None:
+                job._team.seat.tick = resume(job, job._saver)
+            self.send(group, roster)
+            return job._team.seat.tick
+        job._beat.activity(Activity.SWITCH)
+        failpoint("receive")
+        skeleton, tensors = transfer.receive(group, holders=holders, room=self._make_room)
+        failpoint("received")
+        return self.restore(job._shared.load(skeleton, tensors))
+
+    def restore(self, place: dict[str, Any]) -> int:
+        """Goes to a place in the job; its tick."""
+        job = self._job
+        assert job._reducer is not None and job._reducer.buffers is not None
+        job.step, job._epoch = place["step"], place["epoch"]
+        for loader, held in zip(job._loaders, place["loaders"], strict=False):
+            loader.state = held
+        self.restored = {loader.number for loader in job._loaders}
+        job._reducer.buffers.moving = set(place["moving"])
+        job._notes = {"save": place["save"]} if place["save"] else {}
+        return int(place["tick"])
+
+    def send(self, group: Group, roster: Roster) -> None:
+        job = self._job
+        holders, newcomers = self._ranks(roster)
+        if not newcomers:
+            return
+        job._beat.activity(Activity.SWITCH)
+        failpoint("send")
+        skeleton, tensors = job._shared.flatten(self.place())
+        transfer.send(group, skeleton, tensors, holders=holders, newcomers=newcomers)
+        failpoint("sent")

@@ -1,0 +1,47 @@
+"""Room for a state that is about to come: as much as is missing, no more, and given to the tensors that it fits."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+
+from stretto.train.room import LARGE_BYTES, Handover, spread, touched
+from stretto.train.state import spec
+
+LARGE = LARGE_BYTES // 4 + 1
+
+
+def test_room_is_made_for_what_the_script_has_not_made() -> None:
+    weight, first, second, small = torch.ones(LARGE), torch.ones(LARGE), torch.ones(2, LARGE), torch.ones(3)
+    room = touched([spec(one) for one in (weight, first, second, small)], given=[weight])
+    assert [spec(one) for one in room] == [spec(first), spec(second)]
+
+
+def test_room_goes_where_there_was_none_and_where_it_fits() -> None:
+    held, room = torch.ones(LARGE), [torch.zeros(LARGE), torch.zeros(2, LARGE)]
+    specs = [spec(held), spec(torch.ones(LARGE)), spec(torch.ones(LARGE)), spec(torch.ones(LARGE, dtype=torch.float64))]
+    places = spread([held, None, None, None], specs, room)
+    assert places[0] is held and places[1] is room[0] and places[2] is None and places[3] is None
+
+
+def test_no_tensor_is_given_twice() -> None:
+    room = [torch.zeros(LARGE), torch.zeros(LARGE)]
+    places = spread([None] * 3, [spec(room[0])] * 3, room)
+    given = [place.data_ptr() for place in places if place is not None]
+    assert len(given) == 2 and len(set(given)) == 2
+
+
+def test_a_handover_waits_for_the_training_thread() -> None:
+    handover, got = Handover(), []
+    asking = threading.Thread(target=lambda: got.append(handover.ask(lambda: True)), daemon=True)
+    asking.start()
+    while not handover.asked:
+        threading.Event().wait(0.001)
+    handover.give([1])
+    asking.join(30)
+    assert got == [[1]] and not handover.asked
+
+
+def test_a_handover_that_nobody_wants_any_more_ends() -> None:
+    assert Handover().ask(lambda: False) is None
