@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -12,6 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.report import ROOT
+
+# A benchmark that is told to stop unwinds, so that what it has started ends with it.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 PYTHON = sys.executable
 Process = subprocess.Popen[bytes]
@@ -28,26 +32,30 @@ def launch(command: Sequence[str | Path], *, log: Path, env: Mapping[str, str] |
 
 
 def finish(processes: Sequence[Process], *, grace_s: float = 0.0) -> None:
-    """Ends the sessions of these processes: in order if there is time to wait, and then surely."""
+    """Ends these processes and whatever they have started, in order if there is time to wait, and then surely.
+
+    Sessions alone are not enough: torchrun gives each of its workers a session of its own.
+    """
+    offspring = [pid for process in processes for pid in descendants(process.pid)]
     for process in processes:
         _signal(process, signal.SIGCONT)
         if grace_s:
             _signal(process, signal.SIGTERM)
     deadline = time.monotonic() + grace_s
     for process in processes:
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            pass
+        offspring += descendants(process.pid)
         _signal(process, signal.SIGKILL)
         process.wait(10)
+    for pid in offspring:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _signal(process: Process, number: signal.Signals) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)
-    except ProcessLookupError:
-        pass
 
 
 def wait_for(condition: Callable[[], bool], *, what: str, limit_s: float = 120.0, every_s: float = 0.05) -> None:
@@ -68,5 +76,11 @@ def children(pid: int) -> list[int]:
     """The processes that this one has started."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        found += [int(child) for child in task.read_text().split()]
+        with contextlib.suppress(OSError):  # it may end at any moment
+            found += [int(child) for child in task.read_text().split()]
     return found
+
+
+def descendants(pid: int) -> list[int]:
+    found = children(pid)
+    return found + [younger for child in found for younger in descendants(child)]

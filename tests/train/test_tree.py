@@ -4,12 +4,12 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.core.slices import Span, cover, deal, split, weigh
 from stretto.train.exchange import aligned, segments
-from stretto.train.tree import Flat, program
+from stretto.train.tree import CHUNK, Flat, program
 
 slices = st.integers(1, 40)
 
@@ -94,3 +94,24 @@ def test_adding_in_another_order_changes_the_bits():
     pairs = [a + b for a, b in zip(values[::2], values[1::2], strict=True)]
     assert torch.equal(tree, (pairs[0] + pairs[1]) + (pairs[2] + pairs[3]))
     assert not torch.equal(tree, sum(values[1:], values[0]))
+
+
+@settings(max_examples=40, deadline=None)
+@given(shares(), st.integers(1, 3), st.data())
+def test_keeping_the_first_of_two_changes_no_bit(case, sweeps, data):
+    """Two slices added up at once, in pieces that stay in the cache, against a copy and an addition of the whole."""
+    n, share = case
+    length = (sweeps - 1) * CHUNK + data.draw(st.integers(1, 100))
+    absent = data.draw(st.sets(st.sampled_from(list(share)), max_size=2))
+    dtype = data.draw(st.sampled_from([torch.float32, torch.bfloat16]))
+    values = {k: torch.randn(length, generator=torch.Generator().manual_seed(k)).to(dtype) for k in share if k not in absent}
+    done = program(n, share)
+    sums = []
+    for keep in (True, False):
+        flat = Flat([torch.Size([length])], dtype=torch.float32, device=torch.device("cpu"))
+        flat.need(done.buffers)
+        for move in done.moves:
+            flat.take(move, 0, values.get(move.slice), keep=keep)
+        sums.append({node: flat.views[buffer][0] for node, buffer in done.results.items()})
+    kept, copied = sums
+    assert all(torch.equal(kept[node], copied[node]) for node in copied)

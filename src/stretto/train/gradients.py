@@ -180,7 +180,7 @@ class Gradients:
             gradient = self._sum_parts(parameter, gradient)
             if not self._final:
                 return
-        bucket.flat.take(move, place, gradient)
+        bucket.flat.take(move, place, None if gradient is None else gradient.detach(), keep=True)
         if self._last:
             bucket.missing -= 1
             if bucket.missing == 0 and self.eager:

@@ -7,7 +7,7 @@ buffers to add up afterwards. Following it adds the complete subtrees of the sha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -17,14 +17,23 @@ ALIGN = 64
 """Tensors begin at multiples of this many elements of a flat vector: kernels treat all of them alike."""
 
 
+CHUNK = 1 << 16
+"""Elements that are added up at once: so few that they stay in the processor's cache until all their additions are done."""
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One slice: its gradient goes to `buffer`, as the first there or on top; then `merges` (into, from) follow."""
+    """One slice: its gradient goes to `buffer`, as the first there or on top; then `merges` (into, from) follow.
+
+    Each merge takes what the one before it has made; a buffer that was merged into another is free.
+    """
 
     slice: int
     buffer: int
     first: bool
     merges: tuple[tuple[int, int], ...]
+    awaited: bool = False
+    """The first of two: the next slice goes on top of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +68,11 @@ def program(slices: int, share: Span) -> Program:
         left, right = split(node)
         base = walk(left, None)
         if len(right) == 1:
+            if len(left) == 1:
+                moves[-1] = replace(moves[-1], awaited=True)
             return walk(right, base)
         other = walk(right, None)
-        last = moves[-1]
-        moves[-1] = Move(last.slice, last.buffer, last.first, (*last.merges, (base, other)))
+        moves[-1] = replace(moves[-1], merges=(*moves[-1].merges, (base, other)))
         free.append(other)
         return base
 
@@ -85,8 +95,12 @@ class Flat:
         self.length = length
         self.buffers: list[torch.Tensor] = []
         self.views: list[list[torch.Tensor]] = []
+        self._held: dict[tuple[int, int], torch.Tensor] = {}
+        """First ones of two, as they came: adding both up at once saves a copy."""
+        self._scratch = torch.empty(0)
 
     def need(self, buffers: int) -> None:
+        self._held.clear()
         while len(self.buffers) < buffers:
             flat = torch.zeros(self.length, dtype=self.dtype, device=self.device)
             self.buffers.append(flat)
@@ -94,15 +108,42 @@ class Flat:
                 [flat[low : low + size].view(shape) for (low, size), shape in zip(self.places, self.shapes, strict=True)]
             )
 
-    def take(self, move: Move, place: int, value: torch.Tensor | None) -> None:
-        """One tensor of one slice, None standing for zeros."""
+    def take(self, move: Move, place: int, value: torch.Tensor | None, *, keep: bool = False) -> None:
+        """One tensor of one slice, None standing for zeros. `keep` promises that nobody changes the value any more."""
         view = self.views[move.buffer][place]
+        first = self._held.pop((move.buffer, place), None)
+        if first is not None and value is not None and value.dtype == self.dtype:
+            self._add_both(move, place, first, value)
+            return
+        if first is not None:
+            view.copy_(first)
         if value is None:
             if move.first:
                 view.zero_()
         elif move.first:
-            view.copy_(value)
+            if keep and move.awaited and value.dtype == self.dtype:
+                self._held[move.buffer, place] = value
+            else:
+                view.copy_(value)
         else:
             view.add_(value)
         for into, source in move.merges:
             self.views[into][place].add_(self.views[source][place])
+
+    def _add_both(self, move: Move, place: int, first: torch.Tensor, second: torch.Tensor) -> None:
+        """The sum of two slices, and what it is merged into, in one sweep over the memory where that can be done."""
+        view, merges = self.views[move.buffer][place], move.merges
+        swept = self.device.type == "cpu" and merges and first.is_contiguous() and second.is_contiguous()
+        if not swept:
+            torch.add(first, second, out=view)
+            for into, source in merges:
+                self.views[into][place].add_(self.views[source][place])
+            return
+        if not self._scratch.numel():
+            self._scratch = torch.empty(CHUNK, dtype=self.dtype)
+        targets = [self.views[into][place].view(-1).split(CHUNK) for into, _ in merges]
+        for one, other, *into in zip(first.view(-1).split(CHUNK), second.view(-1).split(CHUNK), *targets, strict=True):
+            total = torch.add(one, other, out=self._scratch[: one.numel()])
+            for target in into[:-1]:
+                torch.add(target, total, out=total)
+            into[-1].add_(total)
