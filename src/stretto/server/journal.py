@@ -11,8 +11,12 @@ from stretto.server.known import Known, Point, finite
 from stretto.server.models import JobState
 from stretto.server.state import Draft, Record
 
-MOST_POINTS = 8
-"""Points that one look may add to a job's curves; of more, evenly spread ones are kept, the last always."""
+FEWEST_POINTS, MOST_POINTS = 8, 512
+POINTS_PER_S = 32.0
+"""Points that one look may add to a job's curves: so many for each second that its lines cover, between the two bounds.
+
+Of more, evenly spread ones are kept, the first and the last always. A look after a long absence covers minutes and brings their
+curve; one of many a second brings a few points."""
 MOST_EVENTS = 50
 TOLD = frozenset({"died", "frozen", "hung", "restarted", "warning", "refused", "straggler", "autoscale"})
 """What agents tell that is worth an event of the server; the rest stays in the journal."""
@@ -123,6 +127,10 @@ def _add(reading: Reading, point: Point | None) -> None:
 
 
 def _spread(points: list[Point]) -> list[Point]:
-    if len(points) <= MOST_POINTS:
+    if len(points) <= FEWEST_POINTS:
         return points
-    return [points[(len(points) - 1) * place // (MOST_POINTS - 1)] for place in range(MOST_POINTS)]
+    covered_s = max(0.0, points[-1].t - points[0].t)
+    most = int(min(MOST_POINTS, max(FEWEST_POINTS, covered_s * POINTS_PER_S)))
+    if len(points) <= most:
+        return points
+    return [points[(len(points) - 1) * place // (most - 1)] for place in range(most)]

@@ -20,6 +20,8 @@ REPORTED = ("goodput", "noise_scale", "efficiency", "model", "utilisation")
 """What is kept of a job's own document, for decisions."""
 CURVES = ("goodput", "noise_scale", "efficiency")
 """What of it becomes a curve."""
+LOADERS = 16
+"""Different loaders of a job that are followed at a time."""
 SMOOTH = 0.2
 UNKNOWN = "?"
 """In `Known.edges` after a resume: the next commit may begin anywhere."""
@@ -62,7 +64,9 @@ class Known:
     speeds: dict[str, float] = field(default_factory=dict)
     """Samples a second at each number of workers, smoothed."""
     edges: dict[str, int] = field(default_factory=dict)
-    """Where the next commit of an epoch has to begin."""
+    """Where the next commit of a loader's epoch has to begin."""
+    latest: dict[str, float] = field(default_factory=dict)
+    """The values of the last step's point: what is reported for that step later is added to them and hides none."""
     end: dict[str, Any] | None = None
     """The journal's last line, once it is there: how the run ended, in its own words."""
 
@@ -82,6 +86,7 @@ class Known:
             self.offset = self.offset if run == self.run else 0
             self.life, self.run, self.workers, self.end = life, run, 0, None
             self.edges.clear()
+            self.latest = {}
 
     def steps_in_all(self, declared: int | None) -> int | None:
         """How many steps it will take: as the job itself counts what is left, else as its user declared."""
@@ -133,6 +138,7 @@ class Known:
             values["samples_per_s"] = self.samples_per_s
         if self.batch is not None:
             values["batch"] = float(self.batch)
+        self.latest = values
         return Point(step=step, t=t, workers=workers, values=values)
 
     def _count(self, line: dict[str, Any]) -> None:
@@ -140,18 +146,21 @@ class Known:
         first, count = _whole(line.get("first")), _whole(line.get("count"))
         if first is None or count is None:
             return
-        key = f"{line.get('loader')}/{line.get('epoch')}"
+        loader = f"{str(line.get('loader'))[:64]}/"
+        key = f"{loader}{line.get('epoch')}"
         edge = self.edges.get(key, first if UNKNOWN in self.edges else 0)
         self.lost += max(0, first - edge)
         self.samples += count
         if key not in self.edges:
-            self.edges.clear()
+            others = {name: at for name, at in self.edges.items() if not name.startswith(loader)}
+            self.edges = others if len(others) < LOADERS else {}
         self.edges[key] = first + count
 
     def rewind(self, line: dict[str, Any]) -> None:
         """A resume: steps from here on replace what was above."""
         self.step = _whole(line.get("step")) or 0
         self.edges = {UNKNOWN: 0}
+        self.latest = {}
 
     def reported(self, line: dict[str, Any]) -> Point | None:
         """Metrics: the job's own document (`of: job`, docs/metrics.md), or whatever numbers its script has reported."""
@@ -166,7 +175,8 @@ class Known:
             self.loss = values["loss"]
         if not values:
             return None
-        return Point(step=max(0, self.step - 1), t=t, workers=self.workers, values=values)
+        self.latest = {**self.latest, **values}
+        return Point(step=max(0, self.step - 1), t=t, workers=self.workers, values=self.latest)
 
 
 def numbers(metrics: object) -> dict[str, float]:
