@@ -12,6 +12,7 @@ from stretto.clusters.base import NodeInfo
 from stretto.scheduling.words import Job, Node, Placement
 from stretto.server.known import Known, finite
 from stretto.server.models import JobState
+from stretto.server.paying import paying
 from stretto.server.state import Record
 
 SCHEDULED = frozenset({JobState.QUEUED, JobState.STARTING, JobState.RUNNING})
@@ -20,22 +21,27 @@ START_PAUSE_S = 0.5
 """What a change is taken to cost until one was measured."""
 
 
-def limits(record: Record, *, step: int) -> tuple[int, int, str]:
-    """(fewest, most, why) for the policy: the job's own limits, narrowed by a plan, a pin or a wish."""
+def limits(record: Record, known: Known) -> tuple[int, int, str]:
+    """(fewest, most, why) for the policy: the job's own limits, narrowed by a plan, a pin, a wish, or what pays."""
     elastic = record.spec.elastic
-    staged = [stage.workers for stage in elastic.plan if stage.step <= step]
+    staged = [stage.workers for stage in elastic.plan if stage.step <= known.step]
     if staged:
         return staged[-1], staged[-1], "plan"
     if record.wish is not None and record.pinned:
         return record.wish, record.wish, "pinned"
     if record.wish is not None:
         return elastic.min, max(elastic.min, min(elastic.max, record.wish)), "wish"
+    if elastic.autoscale is not None and elastic.autoscale.efficiency is not None:
+        speeds = {int(size): speed for size, speed in known.speeds.items()}
+        bar = elastic.autoscale.efficiency
+        most = paying(speeds, efficiency=bar, least=elastic.min, most=elastic.max, have=record.wanted)
+        return elastic.min, most, "autoscale" if most < elastic.max else ""
     return elastic.min, elastic.max, ""
 
 
 def job_view(record: Record, known: Known, *, quota: int | None, now: float, preemptible: bool = True) -> Job:
     """A job as far as a policy may know it."""
-    least, most, why = limits(record, step=known.step)
+    least, most, why = limits(record, known)
     progress = known.progress(steps=record.spec.steps)
     left = max(0, progress.steps - progress.step) if progress.steps else None
     batch = known.batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from stretto.clusters.base import Work
-from stretto.server.spec import JobSpec
+from stretto.server.spec import Elastic, JobSpec
 
 PYTHON = re.compile(r"^(.*/)?python(3(\.\d+)?)?$")
 
@@ -27,3 +27,9 @@ def work_of(spec: JobSpec) -> Work:
     if words[0].endswith(".py"):
         return Work(script=tuple(words))
     return Work(command=tuple(words))
+
+
+def asked(elastic: Elastic) -> dict[str, str]:
+    """What the job's training loader is asked for (train/asked.py), as environment. `fixed` leaves it to the script."""
+    found = {"STRETTO_SLICES": str(elastic.slices)} if elastic.slices is not None else {}
+    return found if elastic.batch == "fixed" else {**found, "STRETTO_BATCH": elastic.batch}
