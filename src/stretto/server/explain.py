@@ -1,15 +1,58 @@
-"""Why a job has this size or waits, in a sentence: pure."""
+"""Why a job has this size or waits, in a sentence: which constraint, who competes, when it should start and finish, and what would
+change it. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from stretto.server.forecast import Forecast, forecast
 from stretto.server.known import Known
 from stretto.server.models import Competitor, Explanation, JobState
 from stretto.server.snapshot import limits
 from stretto.server.state import Record
 
 MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What the sentence is made of."""
+
+    record: Record
+    least: int
+    most: int
+    why: str
+    """What has narrowed the limits: `plan`, `pinned`, `wish`, `autoscale` or nothing."""
+    slots: int
+    free: int
+    competing: Sequence[Competitor]
+    reason: str
+    """The policy's own words."""
+    quota: int | None
+
+    @property
+    def name(self) -> str:
+        return f"'{self.record.name}'"
+
+    @property
+    def others(self) -> str:
+        names = [
+            f"'{one.name}' ({one.workers})" if one.job.startswith("j-") else f"{one.name} ({one.workers})" for one in self.competing
+        ]
+        return ", ".join(names[:-1]) + (" and " if len(names) > 1 else "") + names[-1] if names else "nobody"
+
+    @property
+    def tail(self) -> str:
+        return f" ({self.reason})" if self.reason else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    text: str
+    """Without its full stop."""
+    constraint: str
+    change: tuple[str, ...] = ()
 
 
 def explain(
@@ -24,23 +67,28 @@ def explain(
     decision: int | None,
     alarm: str | None,
     tenant: str | None,
+    resizes: bool = True,
+    quota: int | None = None,
 ) -> Explanation:
     """`tenant` is who asks: jobs of other tenants are counted, not named. None sees all."""
     held = [other for other in others if other.id != record.id and other.wanted > 0]
-    competing = _competitors(held, tenant)
-    least, most, why = limits(record, step=known.step)
-    sentence, constraint, change = _say(record, least, most, why, held, competing, slots, reason)
+    least, most, why = limits(record, known)
+    free = max(0, slots - record.wanted - sum(other.wanted for other in held))
+    own = quota - sum(other.wanted for other in held if other.tenant == record.tenant) if quota is not None else None
+    scene = Scene(record, least, most, why, slots, free, _competitors(held, tenant), reason, own)
+    said = _say(scene)
+    expected = forecast(record, known, held=held, knowns=knowns, least=least, slots=slots, now=now, resizes=resizes)
+    sentence = f"{said.text}{_when(record, expected, held, now, tenant)}."
     if alarm and record.state in (JobState.QUEUED, JobState.RUNNING):
         sentence += f" The last decision failed and sizes were kept: {alarm}."
-        constraint = "alarm" if record.state is JobState.QUEUED else constraint
     return Explanation(
         job=record.id,
         sentence=sentence,
-        constraint=constraint,  # type: ignore[arg-type]
-        competing=competing,
-        expected_start=_expected_start(record, held, knowns, least, slots, now),
-        expected_finish=_expected_finish(record, known, now),
-        would_change=change,
+        constraint="alarm" if alarm and record.state is JobState.QUEUED else said.constraint,  # type: ignore[arg-type]
+        competing=list(scene.competing),
+        expected_start=expected.start,
+        expected_finish=expected.finish,
+        would_change=list(said.change),
         decision=decision,
         t=now,
     )
@@ -59,118 +107,94 @@ def _competitors(held: Sequence[Record], tenant: str | None) -> list[Competitor]
     return lines
 
 
-def _named(competing: Sequence[Competitor]) -> str:
-    names = [f"'{one.name}' ({one.workers})" if one.job.startswith("j-") else f"{one.name} ({one.workers})" for one in competing]
-    return ", ".join(names[:-1]) + (" and " if len(names) > 1 else "") + names[-1] if names else "nobody"
-
-
-def _say(
-    record: Record,
-    least: int,
-    most: int,
-    why: str,
-    held: Sequence[Record],
-    competing: Sequence[Competitor],
-    slots: int,
-    reason: str,
-) -> tuple[str, str, list[str]]:
-    name = f"'{record.name}'"
-    tail = f" ({reason})" if reason else ""
-    used = sum(other.wanted for other in held)
+def _say(scene: Scene) -> Said:
+    record, name = scene.record, scene.name
     match record.state:
         case JobState.FINISHED:
-            return f"{name} has finished.", "ended", []
+            return Said(f"{name} has finished", "ended")
         case JobState.FAILED:
-            return (
-                f"{name} has failed: {record.error or 'no reason was given'}.",
-                "ended",
-                ["submit it again once the cause is gone"],
-            )
+            text = f"{name} has failed: {record.error or 'no reason was given'}"
+            return Said(text, "ended", ("submit it again once the cause is gone",))
         case JobState.CANCELLED:
-            return f"{name} was cancelled.", "ended", []
+            return Said(f"{name} was cancelled", "ended")
         case JobState.PAUSED | JobState.PAUSING:
-            return f"{name} is {record.state}: it holds its place and no slots.", "paused", [f"`stretto resume {record.id}`"]
+            who = {"price": ": it has cost what price_limit allows", "user": " by its user"}.get(record.paused_by or "", "")
+            text = f"{name} is {record.state}{who}; it holds its place and no slots"
+            return Said(text, "price" if record.paused_by == "price" else "paused", (f"`stretto resume {record.id}`",))
         case JobState.CANCELLING:
-            return f"{name} is being cancelled: its workers stop at the next step boundary.", "ended", []
+            return Said(f"{name} is being cancelled: its workers stop at the next step boundary", "ended")
         case JobState.QUEUED:
-            return _say_queued(name, least, slots, used, competing, tail, pinned=why == "pinned")
+            return _say_queued(scene)
         case JobState.STARTING:
-            workers = _count(record.wanted, "worker")
-            return f"{name} is starting on {workers}: no step is committed yet{tail}.", "starting", ["its first step"]
+            text = f"{name} is starting on {_count(record.wanted, 'worker')}: no step is committed yet{scene.tail}"
+            return Said(text, "starting", ("its first step",))
         case _:
-            return _say_running(record, least, most, why, competing, slots - used, tail)
+            return _say_running(scene)
 
 
-def _say_queued(
-    name: str, least: int, slots: int, used: int, competing: Sequence[Competitor], tail: str, *, pinned: bool
-) -> tuple[str, str, list[str]]:
+def _say_queued(scene: Scene) -> Said:
+    name, least, slots, free = scene.name, scene.least, scene.slots, scene.free
     if least > slots:
-        kind = "is pinned to" if pinned else "needs at least"
-        text = f"{name} waits and will not start: it {kind} {_count(least, 'worker')}, the cluster has {_count(slots, 'slot')}."
-        return text, "minimum", ["a smaller elastic.min", f"nodes with at least {least} slots in all"]
-    free = max(0, slots - used)
+        kind = "is pinned to" if scene.why == "pinned" else "needs at least"
+        text = f"{name} waits and will not start: it {kind} {_count(least, 'worker')}, the cluster has {_count(slots, 'slot')}"
+        return Said(text, "minimum", ("a smaller elastic.min", f"nodes with at least {least} slots in all"))
+    if scene.quota is not None and scene.quota < least:
+        left = max(0, scene.quota)
+        whose = f"the quota of tenant '{scene.record.tenant}'"
+        text = f"{name} waits: it needs {_count(least, 'slot')}, {left} are left of {whose}{scene.tail}"
+        return Said(text, "quota", ("a job of the same tenant ends or shrinks", "a larger --quota"))
     if free >= least:
-        return (
-            f"{name} waits for the next decision: {_count(free, 'slot')} free, it needs {least}{tail}.",
-            "policy",
-            ["the next decision"],
-        )
-    text = (
-        f"{name} waits: it needs {_count(least, 'slot')}, {free} of {slots} free; the others belong to {_named(competing)}{tail}."
-    )
-    change = [f"one of {_named(competing)} ends or shrinks", "a higher priority", f"{least - free} more slots"]
-    return text, "slots", change
+        text = f"{name} waits for the next decision: {_count(free, 'slot')} free, it needs {least}{scene.tail}"
+        return Said(text, "policy", ("the next decision",))
+    needs = f"it needs {_count(least, 'slot')}, {free} of {slots} free"
+    text = f"{name} waits: {needs}; the others belong to {scene.others}{scene.tail}"
+    return Said(text, "slots", (f"one of {scene.others} ends or shrinks", "a higher priority", f"{least - free} more slots"))
 
 
-def _say_running(
-    record: Record, least: int, most: int, why: str, competing: Sequence[Competitor], free: int, tail: str
-) -> tuple[str, str, list[str]]:
-    name, has = f"'{record.name}'", _count(record.wanted, "worker")
+def _say_running(scene: Scene) -> Said:
+    record, name, most = scene.record, scene.name, scene.most
+    has = _count(record.wanted, "worker")
     moving = f", {record.workers} of them train yet" if record.workers < record.wanted else ""
-    if why == "plan":
-        return f"{name} has {has}{moving}: its scaling plan says so.", "plan", ["the plan's next line"]
-    if why == "pinned":
-        return f"{name} has {has}{moving}: it is pinned there.", "pinned", [f"`stretto scale {record.id} 0` frees it"]
+    if scene.why == "plan":
+        return Said(f"{name} has {has}{moving}: its scaling plan says so", "plan", ("the plan's next line",))
+    if scene.why == "pinned":
+        return Said(f"{name} has {has}{moving}: it is pinned there", "pinned", (f"`stretto scale {record.id} 0` frees it",))
+    if record.wanted >= most and scene.why == "autoscale":
+        autoscale = record.spec.elastic.autoscale
+        bar = f"{autoscale.efficiency:g}" if autoscale is not None and autoscale.efficiency is not None else "?"
+        text = f"{name} has {has}{moving}: more have not been measured to bring elastic.autoscale.efficiency={bar}"
+        wish = f"`stretto scale {record.id} {record.spec.elastic.max}`"
+        return Said(text, "autoscale", ("a lower efficiency", "other measured speeds", wish))
+    if record.wanted >= most and scene.why == "wish":
+        return Said(f"{name} has {has}{moving}: that is what was wished for", "wish", (f"`stretto scale {record.id} N`",))
     if record.wanted >= most:
-        if why == "wish":
-            return f"{name} has {has}{moving}: that is what was wished for.", "wish", [f"`stretto scale {record.id} N`"]
-        return f"{name} has {has}{moving}: that is its maximum.", "maximum", ["a larger elastic.max"]
-    if competing and record.wanted - record.workers >= 0 and free - record.wanted <= 0:
-        text = f"{name} has {has} of at most {most}{moving}: the other slots belong to {_named(competing)}{tail}."
-        return text, "slots", [f"one of {_named(competing)} ends or shrinks", "a higher priority"]
-    return f"{name} has {has} of at most {most}{moving}{tail or ': more would not pay, says the policy'}.", "policy", [
-        "a changed model or progress of the job", f"`stretto scale {record.id} {most}`"]  # fmt: skip
+        return Said(f"{name} has {has}{moving}: that is its maximum", "maximum", ("a larger elastic.max",))
+    if scene.competing and scene.free <= 0:
+        text = f"{name} has {has} of at most {most}{moving}: the other slots belong to {scene.others}{scene.tail}"
+        return Said(text, "slots", (f"one of {scene.others} ends or shrinks", "a higher priority", "more slots"))
+    text = f"{name} has {has} of at most {most}{moving}{scene.tail or ': more would not pay, says the policy'}"
+    return Said(text, "policy", ("a changed model or progress of the job", f"`stretto scale {record.id} {most}`"))
+
+
+def _when(record: Record, expected: Forecast, held: Sequence[Record], now: float, tenant: str | None) -> str:
+    """The expected start of a job that waits, and the expected finish, as the end of the sentence."""
+    words = ""
+    if record.state is JobState.QUEUED and expected.start is not None:
+        names = [f"'{one.name}'" for one in held if one.id in expected.after and tenant in (None, one.tenant)]
+        room = f", when {' and '.join(names[:MOST_NAMED])} should end" if names else ""
+        words = f"; expected to start {f'in {_span(expected.start - now)}{room}' if expected.after else 'at the next decision'}"
+    if not record.state.ended and expected.finish is not None:
+        joint = " and to finish" if words else "; expected to finish"
+        words += f"{joint} in {_span(expected.finish - now)}"
+    return words
+
+
+def _span(seconds: float) -> str:
+    seconds = max(0.0, seconds)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
-
-
-def _expected_start(
-    record: Record, held: Sequence[Record], knowns: Mapping[str, Known], least: int, slots: int, now: float
-) -> float | None:
-    """When enough slots are expected to be free: now, or when enough of the others have finished."""
-    if record.state is not JobState.QUEUED or least > slots:
-        return record.started_at
-    free = slots - sum(other.wanted for other in held)
-    if free >= least or sum(max(0, other.wanted - other.spec.elastic.min) for other in held) + free >= least:
-        return now
-    ends = sorted(
-        (remaining, other.wanted)
-        for other in held
-        if (remaining := knowns[other.id].progress(steps=other.spec.steps).remaining_s) is not None
-    )
-    for remaining, workers in ends:
-        free += workers
-        if free >= least:
-            return now + remaining
-    return None
-
-
-def _expected_finish(record: Record, known: Known, now: float) -> float | None:
-    if record.state.ended:
-        return record.ended_at
-    if record.state is not JobState.RUNNING:
-        return None
-    remaining = known.progress(steps=record.spec.steps).remaining_s
-    return None if remaining is None else now + remaining

@@ -13,6 +13,7 @@ from fastapi.responses import Response
 
 from stretto.server import models, views
 from stretto.server.explain import explain
+from stretto.server.fitting import FIXED_SIZES
 from stretto.server.hub import columns, dump
 from stretto.server.known import Point
 from stretto.server.look import slots
@@ -153,4 +154,6 @@ async def explanation(who: Who, job: JobId) -> models.Explanation:
         decision=server.decider.last,
         alarm=server.decider.alarm,
         tenant=who.tenant,
+        resizes=server.decider.policy not in FIXED_SIZES,
+        quota=server.settings.quota,
     )
