@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stretto.core.errors import PolicyError
 from stretto.scheduling.words import Node, Placement, size
 from stretto.server.conductor import Conductor
 from stretto.server.ending import next_run
-from stretto.server.fitting import fit
+from stretto.server.fitting import FIXED_SIZES, fit, make_room
 from stretto.server.ledger import Ledger
 from stretto.server.models import ACTIVE, JobState
 from stretto.server.policies import Answer, Runner, Snapshot
@@ -69,6 +69,7 @@ class Decider:
         self.conductor.measures.decision.observe(seconds)
         self.alarm = None
         await self.conductor.clear("policy")
+        answer = replace(answer, reasons=self._reasons(snapshot, answer))
         changes = await self._carry_out(snapshot, answer)
         self.reasons = dict(answer.reasons)
         await self._write(why, seconds, changes)
@@ -88,15 +89,31 @@ class Decider:
         now = time.time()
         free = turns(records, slots=sum(node.slots for node in usable), now=now, turn_s=conductor.settings.turn_s)
         jobs = [job_view(one, known[one.id], quota=quota, now=now, preemptible=one.id in free) for one in records]
+        places = fit(jobs, usable, _on(places_view(records), nodes))
+        if self.policy not in FIXED_SIZES:
+            places = make_room(jobs, usable, places)
         return Snapshot(
             policy=self.policy,
             jobs=jobs,
             nodes=usable,
-            places=fit(jobs, usable, _on(places_view(records), nodes)),
+            places=places,
             time_s=now,
             measured=seen,
             cooldown_s=conductor.settings.cooldown_s,
         )
+
+    def _reasons(self, snapshot: Snapshot, answer: Answer) -> dict[str, str]:
+        """The policy's words; and ours where the policy was shown what limits and waiting jobs had already changed."""
+        records = self.conductor.book.records
+        seated = [records[job.name].name for job in snapshot.jobs if job.name in records and _seated(records[job.name], snapshot)]
+        found: dict[str, str] = {}
+        for job in snapshot.jobs:
+            record, workers = records.get(job.name), size(answer.places.get(job.name, ()))
+            words = answer.reasons.get(job.name, "")
+            if record is not None and workers and workers == size(snapshot.places.get(job.name, ())) != record.wanted:
+                words = _moved(record, workers, snapshot, seated) or words
+            found[job.name] = words or _plain(workers, job.least)
+        return found
 
     async def _carry_out(self, snapshot: Snapshot, answer: Answer) -> list[dict[str, Any]]:
         """Appends what changes, those who give first, and says what it was."""
@@ -126,7 +143,7 @@ class Decider:
             return None
         data: dict[str, Any] = {"nodes": nodes, "workers": workers, "before": record.wanted, "reason": reason}
         if record.state is JobState.QUEUED:
-            resumable = record.life > 0 and self.conductor.cluster.resumable(record.id)
+            resumable = record.life > 0 and self.conductor.cluster.resumable(record.id, record.run)
             data["run"] = record.run if resumable else next_run(record)
         words = f"{record.wanted} → {workers} workers" if record.wanted else f"gets {workers} worker{'' if workers == 1 else 's'}"
         return Draft("allocated", f"{words}: {reason}" if reason else words, data)
@@ -176,6 +193,23 @@ class Decider:
 
     def reason(self, record: Record) -> str:
         return self.reasons.get(record.id, record.reason)
+
+
+def _seated(record: Record, snapshot: Snapshot) -> bool:
+    return record.state is JobState.QUEUED and bool(snapshot.places.get(record.id))
+
+
+def _moved(record: Record, workers: int, snapshot: Snapshot, seated: Sequence[str]) -> str:
+    if _seated(record, snapshot):
+        return "its fewest workers: a job that waits gets them at the next decision"
+    limit = next(job for job in snapshot.jobs if job.name == record.id)
+    if workers < record.wanted and workers < limit.most and seated:
+        return f"makes room for {', '.join(repr(name) for name in seated[:3])}{' and others' if len(seated) > 3 else ''}"
+    return f"its limits are {limit.least} to {limit.most} now"
+
+
+def _plain(workers: int, least: int) -> str:
+    return "as the policy has decided" if workers else f"waits: the policy gives its {least} slots to others now"
 
 
 def _why(triggers: Sequence[str]) -> str:
