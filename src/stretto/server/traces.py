@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from stretto.server import models
 from stretto.server.known import finite
+from stretto.server.snapshot import fitted
 from stretto.server.views import seen
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ def trace_of(server: Server, *, tenant: str | None, hours: float) -> models.Trac
     rows: list[models.TraceRow] = []
     for record in records:
         known = server.book.known[record.id]
-        model = known.report.get("model")
+        model = fitted(known.report)
         rows.append(
             models.TraceRow(
                 name=record.name,
@@ -37,9 +39,8 @@ def trace_of(server: Server, *, tenant: str | None, hours: float) -> models.Trac
                 batch=known.batch,
                 steps=max(known.step, known.progress(steps=record.spec.steps).steps or 0),
                 throughput=known.speeds,
-                model={key: number for key, value in model.items() if (number := finite(value)) is not None}
-                if isinstance(model, dict)
-                else {},
+                model=asdict(model.throughput) if model is not None else {},
+                noise_scale=finite(known.report.get("noise_scale")),
             )
         )
     nodes = {node.name: node.slots for node in server.cluster.nodes()}
