@@ -14,7 +14,7 @@ from server_harness import Running, job, until
 
 from stretto.core.errors import UsageError
 from stretto.server.client import Client, find_server
-from stretto.server.jobfile import deadline, parse_job, read_job_file
+from stretto.server.jobs.jobfile import deadline, parse_job, read_job_file
 
 
 def stretto(server: Running, *arguments: str, cwd: Path | None = None, code: int = 0) -> str:

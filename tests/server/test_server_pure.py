@@ -16,21 +16,22 @@ from stretto.clusters.slots import assign, cores
 from stretto.core.errors import PolicyError
 from stretto.scheduling import registry
 from stretto.scheduling.words import Allocation, Job, Node
-from stretto.server import journal, policy_process
-from stretto.server.admit import Claim, admit
-from stretto.server.ending import ending
-from stretto.server.explain import explain
-from stretto.server.fitting import fit, make_room
-from stretto.server.known import Known
+from stretto.server.decisions import policy_process
+from stretto.server.decisions.admit import Claim, admit
+from stretto.server.decisions.explain import explain
+from stretto.server.decisions.fitting import fit, make_room
+from stretto.server.decisions.paying import paying
+from stretto.server.decisions.policies import Snapshot, check
+from stretto.server.decisions.policy_process import decide
+from stretto.server.decisions.replay import replay
+from stretto.server.decisions.snapshot import fitted, job_view, limits, turns
+from stretto.server.jobs import journal
+from stretto.server.jobs.ending import ending
+from stretto.server.jobs.known import Known
+from stretto.server.jobs.state import FOLDS, Conflict, Record, fold
+from stretto.server.jobs.work import asked, work_of
 from stretto.server.models import Explanation, JobState
-from stretto.server.paying import paying
-from stretto.server.policies import Snapshot, check
-from stretto.server.policy_process import decide
-from stretto.server.replay import replay
-from stretto.server.snapshot import fitted, job_view, limits, turns
 from stretto.server.spec import JobSpec
-from stretto.server.state import FOLDS, Conflict, Record, fold
-from stretto.server.work import asked, work_of
 
 SPEC = JobSpec.model_validate({"name": "digits", "run": ["python", "train.py"], "elastic": {"min": 1, "max": 4}})
 

@@ -17,20 +17,20 @@ from typing import Any
 
 from stretto.clusters.base import Assignment, Cluster, Seen, Sighting, Stop
 from stretto.core.errors import StrettoError
-from stretto.server import journal
-from stretto.server.admit import Claim, admit
 from stretto.server.alarms import Alarms
-from stretto.server.book import Book
-from stretto.server.ending import ending
-from stretto.server.hub import Hub
-from stretto.server.known import Known
+from stretto.server.api.hub import Hub
+from stretto.server.decisions.admit import Claim, admit
+from stretto.server.decisions.snapshot import limits
+from stretto.server.jobs import journal
+from stretto.server.jobs.book import Book
+from stretto.server.jobs.ending import ending
+from stretto.server.jobs.known import Known
+from stretto.server.jobs.state import Conflict, Draft, Record
+from stretto.server.jobs.work import asked, work_of
 from stretto.server.measures import Measures
 from stretto.server.models import ACTIVE, JobState
 from stretto.server.settings import Settings
-from stretto.server.snapshot import limits
-from stretto.server.state import Conflict, Draft, Record
-from stretto.server.storage import StorageDown
-from stretto.server.work import asked, work_of
+from stretto.server.storage.records import StorageDown
 
 log = logging.getLogger("stretto.server")
 

@@ -17,7 +17,7 @@ TokenId = Annotated[str, StringConstraints(pattern=r"^t-[a-z2-7]{12}$")]
 
 
 class JobState(StrEnum):
-    """One state at a time; `server/state.py` has the only transitions."""
+    """One state at a time; `server/jobs/state.py` has the only transitions."""
 
     QUEUED = "queued"
     STARTING = "starting"
