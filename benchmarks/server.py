@@ -28,13 +28,13 @@ sys.path.insert(0, str(ROOT / "tests" / "server"))
 
 from server_harness import Running, job, running
 
-from stretto.server.book import Book
 from stretto.server.client import Client
-from stretto.server.database import connect, migrate
-from stretto.server.known import Point
-from stretto.server.state import Draft
-from stretto.server.storage import Batch, Storage
-from stretto.server.tokens import make_id
+from stretto.server.jobs.book import Book
+from stretto.server.jobs.known import Point
+from stretto.server.jobs.state import Draft
+from stretto.server.storage.database import connect, migrate
+from stretto.server.storage.records import Batch, Storage
+from stretto.server.storage.tokens import make_id
 
 POINTS = 100
 """Of each ended job's curve."""

@@ -15,7 +15,7 @@ from launching import GUARD_S, Launched, environment, stretto
 
 from stretto.core.audit import audit
 from stretto.core.journal import Plan, Report, RosterLine, Switch
-from stretto.server.snapshot import fitted
+from stretto.server.decisions.snapshot import fitted
 
 Launch = Callable[..., Launched]
 

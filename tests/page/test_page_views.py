@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import pytest
 from page_harness import DESK, PHONE, Window, until
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 from server_harness import Running
 
+from stretto.server.client import Client
 from stretto.server.models import Job
 
 Windows = Callable[..., Window]
@@ -94,7 +95,6 @@ def test_one_job_shows_curves_events_logs_and_why(server: Running, windows: Wind
     expect(chart).to_have_attribute("data-points", re.compile(r"\d{2,}"))
 
 
-@pytest.mark.long  # seen to wait in vain for the pinned size on a busy machine
 def test_buttons_scale_pause_resume_and_cancel(server: Running, windows: Windows) -> None:
     job = submit(server, "handled", "--steps", "100000", "--step-s", "0.05", most=3)
     one = windows(server.url)
@@ -122,6 +122,53 @@ def test_buttons_scale_pause_resume_and_cancel(server: Running, windows: Windows
     one.page.get_by_role("button", name="Remove it").click()
     expect(one.page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
     expect(one.row("handled")).to_have_count(0)
+
+
+def test_what_somebody_types_stays_while_the_job_goes_on(server: Running, windows: Windows) -> None:
+    job = submit(server, "typed", "--steps", "100000", "--step-s", "0.05", most=3)
+    one = windows(server.url)
+    one.open(f"/jobs/{job.id}", token=server.token)
+    expect(one.page.locator(".job-title .state")).to_have_text("running")
+    field = one.page.get_by_label("workers", exact=True)
+    field.fill("1")
+    step = one.page.locator(".fact").filter(has=one.page.get_by_text("step", exact=True)).locator("dd")
+    before = step.inner_text()
+    one.until(lambda: step.inner_text() != before, what="news of the job")
+    with server.client() as client:
+        client.change(job.id, priority=7)
+    expect(one.page.locator(".fact").filter(has_text="priority").locator("dd")).to_have_text("7")
+    expect(field).to_have_value("1")
+    field.fill("99")
+    one.page.keyboard.press("Tab")
+    expect(field).to_have_value("3")
+
+
+def test_a_click_counts_although_the_job_has_moved_on_but_not_over_somebody_elses_wish(server: Running, windows: Windows) -> None:
+    """A job's version grows with every event of its own: a person who clicks is always a little behind."""
+    job = submit(server, "moving", "--steps", "100000", "--step-s", "0.05", most=3)
+    one = windows(server.url)
+    one.open(f"/jobs/{job.id}", token=server.token)
+    expect(one.page.locator(".job-title .state")).to_have_text("running")
+    meanwhile: list[Callable[[Client], object]] = [lambda client: client.change(job.id, priority=3)]
+
+    def late(route: Route) -> None:
+        with server.client() as client:
+            if meanwhile:
+                meanwhile.pop()(client)
+        route.continue_()
+
+    one.page.route("**/scale", late)
+    one.page.get_by_label("workers", exact=True).fill("1")
+    one.page.get_by_role("button", name="Scale", exact=True).click()
+    expect(one.page.get_by_role("status").filter(has_text="Wished for 1 worker")).to_be_visible()
+    meanwhile.append(lambda client: client.scale(job.id, 3))
+    one.page.get_by_label("workers", exact=True).fill("2")
+    one.page.get_by_role("button", name="Scale", exact=True).click()
+    expect(one.page.get_by_text("Somebody else has changed the job")).to_be_visible()
+    with server.client() as client:
+        assert client.job(job.id).wish == 3
+    assert all("412" in complaint for complaint in one.complaints)
+    one.complaints.clear()
 
 
 def test_what_is_wrong_with_a_submit_is_said_at_its_field(server: Running, windows: Windows) -> None:

@@ -52,7 +52,7 @@ class Fleeting:
     def log(self, job: str, life: int, run: str) -> Mapping[str, str]:
         return {"console": __file__}
 
-    def resumable(self, job: str) -> bool:
+    def resumable(self, job: str, run: str) -> bool:
         return False
 
     async def forget(self, job: str, runs: Sequence[str]) -> None:

@@ -132,6 +132,7 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, argparse.Namespace]
     options.add_argument("--start", type=int, default=1)
     options.add_argument("--checkpoint")
     options.add_argument("--checkpoint-every")
+    options.add_argument("--max-restarts")
     options.add_argument("script")
     options.add_argument("rest", nargs=argparse.REMAINDER)
     found = options.parse_args(arguments)
@@ -146,8 +147,19 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, argparse.Namespace]
     return found, script.parse_args(found.rest)
 
 
+def claim(folder: Path, run: str) -> None:
+    """As the real one: a folder has the checkpoints of one run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    owner = folder / "run"
+    if owner.exists() and owner.read_text() != run:
+        sys.exit(f"error: {folder} has the checkpoints of run {owner.read_text()!r}, this is run {run!r}")
+    owner.write_text(run)
+
+
 def main() -> int:
     options, script = parse(sys.argv[1:])
+    if options.checkpoint:
+        claim(Path(options.checkpoint), options.name)
     run = Run(options, script)
     signal.signal(signal.SIGTERM, lambda *_: setattr(run, "stop", "graceful"))
     run.serve()

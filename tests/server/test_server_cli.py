@@ -13,7 +13,8 @@ import yaml
 from server_harness import Running, job, until
 
 from stretto.core.errors import UsageError
-from stretto.server.jobfile import deadline, parse_job, read_job_file
+from stretto.server.client import Client, find_server
+from stretto.server.jobs.jobfile import deadline, parse_job, read_job_file
 
 
 def stretto(server: Running, *arguments: str, cwd: Path | None = None, code: int = 0) -> str:
@@ -74,6 +75,33 @@ def test_nodes_policies_and_tokens_are_listed_and_changed(server: Running) -> No
     assert "ci" in listed
     assert secret not in listed
     assert "is revoked" in stretto(server, "tokens", "revoke", secret.split("_")[1])
+
+
+def test_what_a_server_has_recorded_is_replayed_under_other_policies(server: Running, tmp_path: Path) -> None:
+    with server.client() as client:
+        made = [client.submit(job(f"past-{place}", steps=30, most=2)).id for place in range(3)]
+        for one in made:
+            assert client.wait(one, timeout_s=120).state == "finished"
+    words = ("simulate", "--from-server", server.url, "--hours", "1", "--policy", "fifo,goodput", "--period", "5", "-o", "json")
+    found = json.loads(stretto(server, *words, cwd=tmp_path))
+    assert found["nodes"] == "node0:8", "the server's own nodes"
+    for policy in ("fifo", "goodput"):
+        assert found["policies"][policy]["average_s"] > 0
+        assert found["policies"][policy]["jobs"] >= 3
+    refused = stretto(server, "simulate", "--from-server", "http://127.0.0.1:9", code=2)
+    assert "does not answer" in refused
+
+
+def test_a_saved_token_goes_to_its_own_server_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "login.json").write_text(json.dumps({"url": "http://127.0.0.1:8787", "token": "st_secret"}))
+    monkeypatch.setenv("STRETTO_HOME", str(tmp_path))
+    monkeypatch.delenv("STRETTO_SERVER", raising=False)
+    monkeypatch.delenv("STRETTO_TOKEN", raising=False)
+    assert find_server() == ("http://127.0.0.1:8787", "st_secret")
+    assert find_server("http://127.0.0.1:8787/") == ("http://127.0.0.1:8787", "st_secret")
+    assert find_server("http://elsewhere:8787") is None
+    with pytest.raises(UsageError, match="STRETTO_TOKEN"):
+        Client("http://elsewhere:8787")
 
 
 def test_mistakes_are_told_without_a_traceback(server: Running, tmp_path: Path) -> None:

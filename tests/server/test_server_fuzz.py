@@ -109,7 +109,7 @@ def test_the_stream_takes_any_beginning(
 
 def test_streams_are_bounded(target: tuple[str, str, int, Path]) -> None:
     url, token, _, _ = target
-    from stretto.server.hub import MOST_STREAMS
+    from stretto.server.api.hub import MOST_STREAMS
 
     with httpx.Client(
         trust_env=False, timeout=60, limits=httpx.Limits(max_connections=None), headers={"Authorization": f"Bearer {token}"}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,19 +16,22 @@ from stretto.clusters.slots import assign, cores
 from stretto.core.errors import PolicyError
 from stretto.scheduling import registry
 from stretto.scheduling.words import Allocation, Job, Node
-from stretto.server import journal, policy_process
-from stretto.server.admit import Claim, admit
-from stretto.server.ending import ending
-from stretto.server.explain import explain
-from stretto.server.fitting import fit
-from stretto.server.known import Known
-from stretto.server.models import JobState
-from stretto.server.policies import Snapshot, check
-from stretto.server.policy_process import decide
-from stretto.server.snapshot import fitted, job_view, limits, turns
+from stretto.server.decisions import policy_process
+from stretto.server.decisions.admit import Claim, admit
+from stretto.server.decisions.explain import explain
+from stretto.server.decisions.fitting import fit, make_room
+from stretto.server.decisions.paying import paying
+from stretto.server.decisions.policies import Snapshot, check
+from stretto.server.decisions.policy_process import decide
+from stretto.server.decisions.replay import replay
+from stretto.server.decisions.snapshot import fitted, job_view, limits, turns
+from stretto.server.jobs import journal
+from stretto.server.jobs.ending import ending
+from stretto.server.jobs.known import Known
+from stretto.server.jobs.state import FOLDS, Conflict, Record, fold
+from stretto.server.jobs.work import asked, work_of
+from stretto.server.models import Explanation, JobState
 from stretto.server.spec import JobSpec
-from stretto.server.state import FOLDS, Conflict, Record, fold
-from stretto.server.work import work_of
 
 SPEC = JobSpec.model_validate({"name": "digits", "run": ["python", "train.py"], "elastic": {"min": 1, "max": 4}})
 
@@ -142,15 +147,15 @@ def test_a_clock_that_was_set_back_holds_nobody_for_ever() -> None:
 
 
 def test_a_wish_bounds_a_pin_fixes_and_a_plan_goes_before_both() -> None:
-    assert limits(record(), step=0) == (1, 4, "")
-    assert limits(record(wish=3), step=0) == (1, 3, "wish")
-    assert limits(record(wish=3, pinned=True), step=0) == (3, 3, "pinned")
+    assert limits(record(), Known()) == (1, 4, "")
+    assert limits(record(wish=3), Known()) == (1, 3, "wish")
+    assert limits(record(wish=3, pinned=True), Known()) == (3, 3, "pinned")
     spec = SPEC.model_copy(
         update={"elastic": SPEC.elastic.model_validate({"min": 1, "max": 4, "plan": [{"step": 10, "workers": 2}]})}
     )
     planned = record(spec=spec, wish=4, pinned=True)
-    assert limits(planned, step=9) == (4, 4, "pinned")
-    assert limits(planned, step=10) == (2, 2, "plan")
+    assert limits(planned, Known(step=9)) == (4, 4, "pinned")
+    assert limits(planned, Known(step=10)) == (2, 2, "plan")
 
 
 @pytest.mark.parametrize("report", [{}, {"model": 5}, {"model": {"throughput": {}}}, {"model": {"throughput": {"alpha_grad": "x"}}},
@@ -171,10 +176,21 @@ def test_a_policy_sees_what_is_known_of_a_job() -> None:
 # -- explanations --------------------------------------------------------------------------------------------------------
 
 
-def say(one: Record, others: list[Record], *, slots: int = 4, tenant: str | None = None, alarm: str | None = None):
-    knowns = {other.id: Known() for other in [one, *others]}
+def say(
+    one: Record,
+    others: list[Record],
+    *,
+    slots: int = 4,
+    tenant: str | None = None,
+    alarm: str | None = None,
+    known: Known | None = None,
+    knowns: dict[str, Known] | None = None,
+    **more: Any,
+) -> Explanation:
+    found = {other.id: Known() for other in [one, *others]} | (knowns or {})
+    own = known or Known()
     return explain(
-        one, Known(), others=others, knowns=knowns, slots=slots, now=1000.0, reason="", decision=1, alarm=alarm, tenant=tenant
+        one, own, others=others, knowns=found, slots=slots, now=1000.0, reason="", decision=1, alarm=alarm, tenant=tenant, **more
     )
 
 
@@ -183,8 +199,30 @@ OTHER = record(id="j-baaaaaaaaaaa", spec=SPEC.model_copy(update={"name": "char"}
 
 def test_a_waiting_job_names_what_it_needs_and_who_has_it() -> None:
     found = say(record(state=JobState.QUEUED), [OTHER])
-    assert found.sentence == "'digits' waits: it needs 1 slot, 0 of 4 free; the others belong to 'char' (4)."
+    waits = "'digits' waits: it needs 1 slot, 0 of 4 free; the others belong to 'char' (4)"
+    assert found.sentence == f"{waits}; expected to start at the next decision."
     assert (found.constraint, found.expected_start) == ("slots", 1000.0), "char can shrink to its minimum at the next decision"
+
+
+def test_a_job_that_waits_for_an_end_says_whose_and_when() -> None:
+    ends = Known(step=100, steps_per_s=2.0)
+    long = replace(OTHER, spec=OTHER.spec.model_copy(update={"steps": 180}))
+    found = say(record(state=JobState.QUEUED), [long], knowns={OTHER.id: ends}, resizes=False)
+    assert (found.expected_start, found.expected_finish) == (1040.0, None)
+    assert found.sentence.endswith("; expected to start in 40 s, when 'char' should end.")
+    own = Known(step=10, steps_per_s=1.0)
+    spec = SPEC.model_copy(update={"steps": 110})
+    found = say(record(state=JobState.QUEUED, spec=spec), [long], known=own, knowns={OTHER.id: ends}, resizes=False)
+    assert found.expected_finish == 1140.0, "it has trained before: its speed is known"
+    assert found.sentence.endswith("when 'char' should end and to finish in 140 s.") or "and to finish in 2 min." in found.sentence
+    runs = say(record(spec=spec, wanted=1, workers=1), [OTHER], known=own)
+    assert runs.sentence == "'digits' has 1 worker of at most 4: the other slots belong to 'char' (4); expected to finish in 2 min."
+    assert runs.would_change[0] == "one of 'char' (4) ends or shrinks"
+
+
+def test_a_quota_is_named_as_what_holds_a_job_back() -> None:
+    found = say(record(state=JobState.QUEUED), [replace(OTHER, wanted=2)], quota=2)
+    assert (found.constraint, "0 are left of the quota" in found.sentence) == ("quota", True)
 
 
 def test_a_job_that_can_never_start_is_told_so() -> None:
@@ -341,6 +379,40 @@ def test_of_many_steps_in_one_look_the_first_and_the_last_are_points() -> None:
     assert (reading.points[0].step, reading.points[-1].step) == (0, 999)
 
 
+def test_the_look_after_a_long_absence_brings_the_curve_of_that_time() -> None:
+    away = [commit(step, first=10 * step, t=0.1 * step) for step in range(400)]
+    steps = [point.step for point in journal.read(record(), Known(), away).points]
+    assert len(steps) == 400, "forty seconds at ten steps a second: all of them"
+    busy = [commit(step, first=10 * step, t=0.001 * step) for step in range(5000)]
+    steps = [point.step for point in journal.read(record(), Known(), busy).points]
+    assert 100 < len(steps) <= 512, "five seconds at a thousand steps a second: enough for a curve, and bounded"
+    assert max(b - a for a, b in pairwise(steps)) <= 50, "without a gap"
+    jump = [commit(step, first=10 * step, t=1e9 * step) for step in range(5000)]
+    assert len(journal.read(record(), Known(), jump).points) <= 512, "a clock that jumps changes no bound"
+
+
+def test_a_report_after_a_commit_hides_nothing_of_the_commit() -> None:
+    known = Known()
+    assert journal.read(record(), known, [commit(7, first=70)]).points[0].values["loss"] == 1.0
+    own = {"kind": "report", "t": 2.0, "of": "job", "metrics": {"goodput": 5.0}}
+    (point,) = journal.read(record(), known, [own]).points
+    assert (point.step, point.values["loss"], point.values["goodput"]) == (7, 1.0, 5.0), "of a later look, the same step"
+    (point,) = journal.read(record(), known, [commit(8, first=80)]).points
+    assert "goodput" not in point.values, "a control: the next step begins anew"
+    journal.read(record(), known, [{"kind": "resume", "t": 3.0, "step": 3}])
+    (point,) = journal.read(record(), known, [own]).points
+    assert point.values == {"goodput": 5.0}, "nothing of a step that was taken back"
+
+
+def test_two_loaders_in_turn_lose_nothing() -> None:
+    known = Known()
+    turns_ = [{**commit(step, first=10 * (step // 2)), "loader": "ab"[step % 2]} for step in range(10)]
+    journal.read(record(), known, turns_)
+    assert known.lost == 0
+    journal.read(record(), known, [{**commit(10, first=70), "loader": "a"}])
+    assert known.lost == 20, "a control"
+
+
 # -- changed limits ------------------------------------------------------------------------------------------------------
 
 
@@ -368,6 +440,54 @@ def test_fitting_never_takes_more_slots_than_there_are(found: list[tuple[int, in
         used = sum(count for placed in after.values() for name, count in placed if name == node.name)
         assert used <= max(node.slots, before[node.name])
     assert set(after) == set(places)
+
+
+def test_whoever_waits_gets_its_fewest_workers_from_those_who_have_more() -> None:
+    a, b, c = Job("a", 0.0, most=4), Job("b", 1.0, least=2, most=4), Job("c", 2.0, most=4)
+    nodes = [Node("n0", 4)]
+    assert make_room([a, b, c], nodes, {"a": (("n0", 4),)}) == {"a": (("n0", 1),), "b": (("n0", 2),), "c": (("n0", 1),)}
+    large = replace(c, least=2)
+    assert make_room([a, b, large], nodes, {"a": (("n0", 4),)}) == {"a": (("n0", 4),)}, "not all fit: the policy chooses"
+    fixed = replace(a, pinned=True)
+    assert make_room([fixed, c], nodes, {"a": (("n0", 4),)}) == {"a": (("n0", 4),)}, "a pinned job gives nothing"
+    assert make_room([a, c], [*nodes, Node("n1", 2)], {"a": (("n0", 4),)})["c"] == (("n1", 1),), "free slots first"
+
+
+@given(jobs_and_places)
+def test_making_room_takes_nobody_below_its_fewest_and_no_slot_twice(found: list[tuple[int, int, int, str]]) -> None:
+    nodes = [Node("n0", 16), Node("n1", 6)]
+    jobs = [Job(str(place), place, least=least, most=least + more) for place, (least, more, _, _) in enumerate(found)]
+    places = {str(place): ((node, least + count),) for place, (least, _, count, node) in enumerate(found) if node == "n0"}
+    if sum(count for placed in places.values() for _, count in placed) > 16:
+        return
+    after = make_room(jobs, nodes, places)
+    for node in nodes:
+        assert sum(count for placed in after.values() for name, count in placed if name == node.name) <= node.slots
+    assert all(sum(count for _, count in placed) >= jobs[int(name)].least for name, placed in after.items())
+    assert set(after) >= set(places)
+
+
+def test_a_job_that_sizes_itself_grows_only_as_far_as_it_pays() -> None:
+    def most(speeds: dict[int, float], have: int = 1) -> int:
+        return paying(speeds, efficiency=0.6, least=1, most=8, have=have)
+
+    assert most({}) == 1, "nothing is measured: the fewest"
+    assert most({1: 100.0}) == 2, "then twice as many are tried"
+    assert most({1: 100.0, 2: 180.0}) == 4
+    assert most({1: 100.0, 2: 180.0, 4: 230.0}) == 2, "two more bring 25 each, less than 0.6 of 90"
+    assert most({1: 100.0, 2: 155.0}, have=2) == 2 * 2, "who has it keeps it for a little less: measurements flicker"
+    assert most({1: 100.0, 2: 155.0}, have=1) == 1, "a control: nobody grows for that"
+    spec = SPEC.model_copy(update={"elastic": SPEC.elastic.model_validate({"min": 1, "max": 4, "autoscale": {"efficiency": 0.6}})})
+    slow = Known(speeds={"1": 100.0, "2": 110.0})
+    assert limits(record(spec=spec), slow) == (1, 1, "autoscale")
+    assert limits(record(spec=spec, wish=3), slow) == (1, 3, "wish"), "a wish goes before"
+    assert say(record(spec=spec, wanted=1, workers=1), [], known=slow).constraint == "autoscale"
+
+
+def test_what_a_job_file_asks_of_the_loader_is_in_the_jobs_environment() -> None:
+    elastic = SPEC.elastic.model_validate({"min": 1, "max": 4, "slices": 4, "batch": "linear"})
+    assert asked(elastic) == {"STRETTO_SLICES": "4", "STRETTO_BATCH": "linear"}
+    assert asked(SPEC.elastic) == {}, "nothing is said: the script counts"
 
 
 def test_nobody_is_set_back_while_all_fit_or_before_its_turn_is_over() -> None:
@@ -398,3 +518,26 @@ def test_a_jobs_own_document_and_its_scripts_numbers_are_kept_apart() -> None:
     assert reading.model
     assert reading.points[0].values == {"goodput": 99.0, "accuracy": 0.5}
     assert not journal.read(record(), known, [own]).model, "the same model once more is no news"
+
+
+# -- replays -------------------------------------------------------------------------------------------------------------
+
+
+def row(name: str, **more: object) -> dict[str, Any]:
+    return {"name": name, "time": 0.0, "tenant": "default", "min_workers": 1, "max_workers": 2, "priority": 0, "batch": 64,
+            "steps": 100, "throughput": {"1": 640.0, "2": 1200.0}, **more}  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", ["fifo", "goodput"])
+def test_a_replay_makes_a_bounded_number_of_decisions_however_long_the_jobs_are(policy: str) -> None:
+    rows = [row("short"), row("endless", steps=10**9), row("later", time=6 * 3600.0)]
+    found = replay(rows, {"node0": 2}, policy, period_s=1.0)
+    assert set(found["jobs"]) == {"short-0", "endless-1", "later-2"}
+    assert found["decisions"] < 1000, "a control: at one a second it would be a hundred million"
+
+
+def test_a_replay_leaves_out_what_does_not_fit_or_was_not_measured() -> None:
+    large = row("large", min_workers=9, max_workers=9)
+    found = replay([large, row("new", throughput={}), row("fits")], {"node0": 2}, "fifo", period_s=1.0)
+    assert set(found["jobs"]) == {"fits-2"}
+    assert replay([large], {"node0": 2}, "fifo", period_s=1.0)["jobs"] == {}

@@ -13,12 +13,12 @@ import time
 from pathlib import Path
 
 import pytest
-from server_harness import Running, processes, running, until
+from server_harness import Running, running, until
 
 from stretto.clusters.local import STRETTO
 from stretto.server.client import Client, ServerError
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.timeout(1800)]
 
 SCRIPT = Path(__file__).with_name("train_small.py")
 CHAOS_S = float(os.environ.get("STRETTO_SERVER_CHAOS_S", "90"))
@@ -43,6 +43,7 @@ def wait_for_step(client: Client, made: str, step: int) -> None:
     until(lambda: client.job(made).progress.step >= step or client.job(made).state.ended, what=f"step {step}", timeout_s=GUARD_S)
 
 
+@pytest.mark.long
 def test_jobs_share_are_resized_paused_and_killed_and_end_with_the_reference_digest(tmp_path: Path) -> None:
     expected = reference(12)
     with running(tmp_path / "home", slots=2, launcher=STRETTO) as server, server.client() as client:
@@ -82,6 +83,20 @@ def test_a_paused_job_goes_on_from_its_checkpoint_to_the_reference_digest(tmp_pa
         assert resumed[0]["step"] <= stopped_at + 1
 
 
+def test_what_a_job_file_says_of_slices_and_batch_reaches_the_script(tmp_path: Path) -> None:
+    elastic = {"min": 2, "max": 2, "slices": 4, "batch": "linear"}
+    with running(tmp_path / "home", slots=2, launcher=STRETTO) as server, server.client() as client:
+        made = client.submit({**real("asked", epochs=3, pause_s=0.0), "elastic": elastic}).id
+        assert client.wait(made, timeout_s=GUARD_S).state == "finished"
+        journal = [json.loads(line) for line in (server.home / "runs" / made / "journal.jsonl").read_text().splitlines()]
+        assert {line["slices"] for line in journal if line["kind"] == "loader"} == {4}
+        assert {line["batch"] for line in journal if line["kind"] == "commit" and line["workers"] == 2} == {32}, "16 a worker"
+        refused = client.submit({**real("refused", epochs=3, pause_s=0.0), "elastic": {**elastic, "slices": 5, "max": 2}}).id
+        ended = client.wait(refused, timeout_s=GUARD_S)
+        assert ended.state == "failed"
+        assert "slices=5" in (ended.error or ""), "16 samples cannot be cut into 5"
+
+
 def victims(server: Running) -> list[tuple[str, int]]:
     """Processes that a bad day may take: agents and workers of all jobs."""
     found: list[tuple[str, int]] = []
@@ -92,6 +107,17 @@ def victims(server: Running) -> list[tuple[str, int]]:
                 found.append(("agent", agent))
                 for zygote in _children(agent):
                     found += [("worker", worker) for worker in _children(zygote)]
+    return found
+
+
+def left_over(jobs: list[str]) -> list[str]:
+    """Processes of these jobs, wherever they have put themselves: all have the job in their environment."""
+    marks = {f"STRETTO_JOB={one}".encode() for one in jobs}
+    found: list[str] = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if marks & set(path.read_bytes().split(b"\0")):
+                found.append(path.with_name("cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
     return found
 
 
@@ -142,8 +168,9 @@ def test_kills_of_workers_agents_and_the_server_at_random_change_no_digest(tmp_p
             assert ended.samples_lost == 0
         print(f"{len(made)} jobs, kills {kills}, seed {seed}")
         assert sum(kills.values()) > 3, "a control: there was chaos"
+        assert sum(client.job(one).resizes for one in made) > 0, "a control: jobs were resized"
         client.close()
-        until(lambda: not any("life-" in line for line in processes(server.home)), what="nothing is left over", timeout_s=GUARD_S)
+        until(lambda: not left_over(made), what="nothing is left over", timeout_s=GUARD_S)
 
 
 def _feed(client: Client, made: list[str], epochs: int) -> list[str]:
@@ -157,6 +184,7 @@ def _feed(client: Client, made: list[str], epochs: int) -> list[str]:
 def _inspect(client: Client) -> None:
     found = list(client.jobs())
     assert sum(one.wanted for one in found) <= 2
+    assert sum(one.workers for one in found) <= 2, "given slots are taken over only when they are free"
     assert all(one.wanted == 0 or one.min <= one.wanted <= one.max for one in found)
 
 

@@ -14,11 +14,11 @@ from fastapi.routing import APIRoute
 from server_harness import Running, job, running, until
 
 from stretto.core.errors import UsageError
+from stretto.server.api.routes import cluster, health, jobs, policies, runs, stream, tokens
+from stretto.server.api.routes.guarded import Guarded
+from stretto.server.api.security import MOST_BODY, Buckets
 from stretto.server.client import Client, ServerError
 from stretto.server.models import Scope
-from stretto.server.routes import cluster, health, jobs, policies, runs, stream, tokens
-from stretto.server.routes.guarded import Guarded
-from stretto.server.security import MOST_BODY, Buckets
 from stretto.server.settings import Settings
 from stretto.server.spec import MASK
 

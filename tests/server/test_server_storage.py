@@ -13,16 +13,15 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from stretto.core.errors import UsageError
-from stretto.server import storage as storage_module
-from stretto.server import tables
-from stretto.server.book import Book
-from stretto.server.database import Lock, connect, migrate
-from stretto.server.known import Point
-from stretto.server.ledger import Ledger
+from stretto.server.jobs.book import Book
+from stretto.server.jobs.known import Point
+from stretto.server.jobs.state import Changed, Conflict, Draft, Record, fold
 from stretto.server.models import JobState, TokenRequest
-from stretto.server.state import Changed, Conflict, Draft, Record, fold
-from stretto.server.storage import Batch, Storage, StorageDown
-from stretto.server.tokens import TokenStore
+from stretto.server.storage import records, tables
+from stretto.server.storage.database import Lock, connect, migrate
+from stretto.server.storage.ledger import Ledger
+from stretto.server.storage.records import Batch, Storage, StorageDown
+from stretto.server.storage.tokens import TokenStore
 
 SPEC = {"name": "digits", "run": ["python", "train.py"], "elastic": {"min": 1, "max": 4}}
 
@@ -131,8 +130,8 @@ def test_a_used_key_is_refused_by_the_database_itself(storage: Storage) -> None:
 
 
 def test_a_long_curve_is_thinned_and_keeps_its_ends_and_its_newest_part(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage_module, "MOST_POINTS", 400)
-    monkeypatch.setattr(storage_module, "FRESH_POINTS", 100)
+    monkeypatch.setattr(records, "MOST_POINTS", 400)
+    monkeypatch.setattr(records, "FRESH_POINTS", 100)
     for begin in range(0, 3000, 50):
         points = [("j-aaaaaaaaaaaa", Point(step, float(step), 1, {"loss": float(step)})) for step in range(begin, begin + 50)]
         storage.write(Batch(points=points))
@@ -203,7 +202,7 @@ def test_only_the_hash_of_a_token_is_in_the_database(storage: Storage) -> None:
 
 
 def test_a_database_that_is_locked_for_a_moment_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage_module, "RETRY_FOR_S", 60.0)
+    monkeypatch.setattr(records, "RETRY_FOR_S", 60.0)
     engine = connect(f"sqlite:///{tmp_path / 'server.db'}")
     migrate(engine)
     other = connect(f"sqlite:///{tmp_path / 'server.db'}")
@@ -223,7 +222,7 @@ def test_a_database_that_is_locked_for_a_moment_loses_nothing(tmp_path: Path, mo
 
 
 def test_a_database_that_stays_locked_is_said_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage_module, "RETRY_FOR_S", 0.2)
+    monkeypatch.setattr(records, "RETRY_FOR_S", 0.2)
     path = tmp_path / "server.db"
     migrate(connect(f"sqlite:///{path}"))
     engine = sa.create_engine(f"sqlite:///{path}", connect_args={"timeout": 0.05})

@@ -88,7 +88,7 @@ def command(
             json.dumps(
                 {
                     "workload": server or str(workload),
-                    "nodes": nodes or "16x4",
+                    "nodes": nodes or (", ".join(f"{node.name}:{node.slots}" for node in own_nodes) if own_nodes else "16x4"),
                     "restart_cost": restart_cost,
                     "declared": declared,
                     "seed": seed,
@@ -123,9 +123,11 @@ def _trace(
     if (workload is None) == (server is None):
         raise UsageError("give either a WORKLOAD.csv or --from-server URL")
     if server is not None:
+        from stretto.server.client import find_server
         from stretto.simulation.cluster.recorded import from_server
 
-        recorded = from_server(server, token=os.environ.get("STRETTO_TOKEN"), hours=hours)
+        found = find_server(server)
+        recorded = from_server(server, token=found[1] if found else None, hours=hours)
         if recorded.left_out:
             typer.echo(f"{len(recorded.left_out)} jobs are left out: no steps, batch or speed of theirs was recorded", err=True)
         return list(recorded.jobs), recorded.nodes

@@ -50,7 +50,7 @@ def command(
 def _job(what: list[str], *, workers: str | None, name: str | None, workdir: Path | None) -> dict[str, Any]:
     first = Path(what[0])
     if first.suffix in (".yaml", ".yml"):
-        from stretto.server.jobfile import read_job_file
+        from stretto.server.jobs.jobfile import read_job_file
 
         if len(what) > 1:
             raise UsageError(f"{what[0]} is a job file, what follows it is not used: {' '.join(what[1:])}")
@@ -90,7 +90,7 @@ def _envs(pairs: list[str]) -> dict[str, str]:
 def _deadline(text: str) -> float:
     import time
 
-    from stretto.server.jobfile import deadline
+    from stretto.server.jobs.jobfile import deadline
 
     try:
         return deadline(text, now=time.time())

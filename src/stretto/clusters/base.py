@@ -65,6 +65,8 @@ class Assignment:
     """Go on from the run's last checkpoint."""
     env: Mapping[str, str] = field(default_factory=dict)
     workdir: str | None = None
+    restarts: int = 3
+    """How often lost workers of one life may be replaced, in any few minutes, before the life has failed."""
     offset: int = 0
     """How far the run's journal has been read already."""
     stop: Stop | None = None
@@ -121,8 +123,8 @@ class Cluster(Protocol):
         """Paths of the logs of a run by source: `console`, `worker-0`, …"""
         ...
 
-    def resumable(self, job: str) -> bool:
-        """Whether a job has a checkpoint that its next life can go on from."""
+    def resumable(self, job: str, run: str) -> bool:
+        """Whether this run of a job has a checkpoint that its next life can go on from."""
         ...
 
     async def forget(self, job: str, runs: Sequence[str]) -> None:

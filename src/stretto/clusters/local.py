@@ -135,15 +135,17 @@ class LocalCluster:
         flags += ["--workers", f"{one.least}:{one.most}", "--start", str(max(one.least, min(one.most, one.workers)))]
         if one.resume:
             return [*run, one.run or one.job, "--runs", str(self.home / "runs"), *flags[4:]]
-        flags += ["--checkpoint", str(self._checkpoints(one.job)), "--checkpoint-every", CHECKPOINT_EVERY]
+        flags += ["--checkpoint", str(self._checkpoints(one.job, one.run)), "--checkpoint-every", CHECKPOINT_EVERY]
+        flags += ["--max-restarts", str(one.restarts)]
         if one.work.elastic:
             return [*run, *flags, *one.work.script]
         if one.work.command:
             return list(one.work.command)
         return [os.environ.get("SHELL") or "/bin/sh", "-c", _prelude([*run, *flags]) + one.work.shell]
 
-    def _checkpoints(self, job: str) -> Path:
-        return self.home / "jobs" / job / "checkpoints"
+    def _checkpoints(self, job: str, run: str) -> Path:
+        """A run that begins from nothing has a folder of its own: it does not find what another has left unfinished there."""
+        return self.home / "jobs" / job / "checkpoints" / (run or job)
 
     # -- looking -------------------------------------------------------------------------------------------------
 
@@ -251,9 +253,9 @@ class LocalCluster:
             found.update({path.stem: str(path) for path in sorted(logs.glob("*.log"))[:4096]})
         return found
 
-    def resumable(self, job: str) -> bool:
+    def resumable(self, job: str, run: str) -> bool:
         try:
-            return any(entry.complete and not entry.final for entry in entries(open_vault(str(self._checkpoints(job)))))
+            return any(entry.complete and not entry.final for entry in entries(open_vault(str(self._checkpoints(job, run)))))
         except (StrettoError, OSError):
             return False
 

@@ -64,7 +64,9 @@ def allocate(
     picks = choose(value, setting.table.size, setting.table.group, capacity)
     places = _placed(movable, picks, setting.table, kept, pinned, held_fast)
     _fill(movable, places, value, setting, free_slots(nodes, places | pinned))
-    reasons = {job.name: _reason(job, kept.get(job.name, ()), places.get(job.name, ())) for job in movable}
+    reasons = {
+        job.name: _reason(job, kept.get(job.name, ()), places.get(job.name, ()), row, setting) for row, job in enumerate(movable)
+    }
     return Allocation(places | pinned, reasons | dict.fromkeys(pinned, "pinned where it is"))
 
 
@@ -190,12 +192,28 @@ def _grow(name: str, places: dict[str, Placement], value: Floats, setting: Setti
             return
 
 
-def _reason(job: Job, before: Placement, after: Placement) -> str:
+def _reason(job: Job, before: Placement, after: Placement, row: int, setting: Setting) -> str:
+    """A sentence's worth of why: what was done, and what the next larger size would bring by the job's model."""
     old, new = size(before), size(after)
     if not new:
-        return f"waits: {job.least} or more slots are worth more to others now"
+        return f"waits: its {job.least} or more slots are worth more to others now"
+    said = _did(job, before, after, old, new)
+    table = setting.table
+    speeds = {int(count): float(speed) for count, speed in zip(table.size, table.speed[row], strict=True) if speed > 0}
+    larger = min((count for count in speeds if count > new), default=None)
+    if larger is None or new not in speeds:
+        return said
+    if job.model(table.groups[0].kind) is None:
+        return f"{said}; nothing is measured of it yet"
+    gain = speeds[larger] / speeds[new]
+    if gain < 1.01:
+        return f"{said}; {larger} would be no faster"
+    return f"{said}; {larger} would make it {gain:.2f} times as fast, less than those slots bring elsewhere or a change costs"
+
+
+def _did(job: Job, before: Placement, after: Placement, old: int, new: int) -> str:
     if not old:
         return f"started on {new}"
     if new == old:
         return "keeps its size" if sorted(before) == sorted(after) else "moved to make room for a job that needs whole nodes"
-    return f"{'grown' if new > old else 'shrunk'} from {old} to {new}: worth its pause of {job.pause_s:g} s"
+    return f"{'grown' if new > old else 'shrunk'} from {old} to {new}: worth its pause of {job.pause_s:.2g} s"

@@ -15,23 +15,24 @@ from fastapi import FastAPI
 from stretto.clusters.base import Cluster
 from stretto.clusters.local import LocalCluster
 from stretto.core.errors import UsageError
-from stretto.server import VERSION, views
-from stretto.server.book import Book
+from stretto.server import VERSION
+from stretto.server.api import views
+from stretto.server.api.hub import Hub, dump
+from stretto.server.api.look import allocation
+from stretto.server.api.pages import Pages
+from stretto.server.api.problems import install
+from stretto.server.api.routes import api
+from stretto.server.api.security import Buckets, Gate
 from stretto.server.conductor import Conductor
-from stretto.server.database import Lock, connect, migrate
-from stretto.server.decider import Decider
-from stretto.server.hub import Hub, dump
-from stretto.server.ledger import Ledger
-from stretto.server.look import allocation
-from stretto.server.pages import Pages
-from stretto.server.policies import Runner, names
-from stretto.server.problems import install
-from stretto.server.routes import api
-from stretto.server.security import Buckets, Gate
+from stretto.server.decisions.decider import Decider
+from stretto.server.decisions.policies import Runner, names
+from stretto.server.jobs.book import Book
+from stretto.server.jobs.state import Draft
 from stretto.server.settings import Settings
-from stretto.server.state import Draft
-from stretto.server.storage import Storage
-from stretto.server.tokens import TokenStore
+from stretto.server.storage.database import Lock, connect, migrate
+from stretto.server.storage.ledger import Ledger
+from stretto.server.storage.records import Storage
+from stretto.server.storage.tokens import TokenStore
 
 SLOW_LOOPS_S = 60.0
 

@@ -49,11 +49,15 @@ class Frame:
 
 
 def find_server(url: str | None = None, token: str | None = None) -> tuple[str, str] | None:
-    """(URL, token) from the arguments, the environment or the saved login; None if there is none."""
+    """(URL, token) from the arguments, the environment or the saved login; None if there is none.
+
+    The saved token is for the server that saved it: no other address ever gets it.
+    """
     home = Path(os.environ.get("STRETTO_HOME") or DEFAULT_HOME).expanduser()
     saved = read_login(home / "login.json")
     where = url or os.environ.get("STRETTO_SERVER") or (saved[0] if saved else None)
-    secret = token or os.environ.get("STRETTO_TOKEN") or (saved[1] if saved else None)
+    own = saved is not None and where is not None and where.rstrip("/") == saved[0].rstrip("/")
+    secret = token or os.environ.get("STRETTO_TOKEN") or (saved[1] if saved is not None and own else None)
     return (where.rstrip("/"), secret) if where and secret else None
 
 

@@ -17,20 +17,20 @@ from typing import Any
 
 from stretto.clusters.base import Assignment, Cluster, Seen, Sighting, Stop
 from stretto.core.errors import StrettoError
-from stretto.server import journal
-from stretto.server.admit import Claim, admit
 from stretto.server.alarms import Alarms
-from stretto.server.book import Book
-from stretto.server.ending import ending
-from stretto.server.hub import Hub
-from stretto.server.known import Known
+from stretto.server.api.hub import Hub
+from stretto.server.decisions.admit import Claim, admit
+from stretto.server.decisions.snapshot import limits
+from stretto.server.jobs import journal
+from stretto.server.jobs.book import Book
+from stretto.server.jobs.ending import ending
+from stretto.server.jobs.known import Known
+from stretto.server.jobs.state import Conflict, Draft, Record
+from stretto.server.jobs.work import asked, work_of
 from stretto.server.measures import Measures
 from stretto.server.models import ACTIVE, JobState
 from stretto.server.settings import Settings
-from stretto.server.snapshot import limits
-from stretto.server.state import Conflict, Draft, Record
-from stretto.server.storage import StorageDown
-from stretto.server.work import work_of
+from stretto.server.storage.records import StorageDown
 
 log = logging.getLogger("stretto.server")
 
@@ -118,8 +118,9 @@ class Conductor:
             nodes=_cut(record.nodes, granted),
             run=record.run,
             resume=record.resume,
-            env=record.spec.envs,
+            env={**record.spec.envs, **asked(record.spec.elastic)},
             workdir=record.spec.workdir,
+            restarts=record.spec.restarts,
             offset=known.offset if known.run == record.run else 0,
             stop=stop,
         )
@@ -179,20 +180,20 @@ class Conductor:
             self.measures.lost.inc(reading.lost)
         if reading.drafts:
             await self._write(record, reading.drafts)
-        self._watch_plan(record, known)
+        self._watch_limits(record, known)
         if reading.model:
             self.trigger(f"a model of {record.name}")
         return any(draft.kind in ("ready", "resized") for draft in reading.drafts)
 
-    def _watch_plan(self, record: Record, known: Known) -> None:
-        if record.spec.elastic.plan:
-            now = limits(record, step=known.step)
+    def _watch_limits(self, record: Record, known: Known) -> None:
+        if record.spec.elastic.plan or record.spec.elastic.autoscale is not None:
+            now = limits(record, known)
             if self._limits.get(record.id, now) != now:
-                self.trigger(f"the plan of {record.name}")
+                self.trigger(f"the limits of {record.name}")
             self._limits[record.id] = now
 
     async def _gone(self, record: Record, known: Known, sighting: Sighting) -> bool:
-        resumable = self.cluster.resumable(record.id)
+        resumable = self.cluster.resumable(record.id, record.run)
         for _ in range(TRIES):
             draft = ending(record, known, sighting, resumable=resumable)
             if await self._write(record, [draft]) is not Written.LATE:

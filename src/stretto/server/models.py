@@ -17,7 +17,7 @@ TokenId = Annotated[str, StringConstraints(pattern=r"^t-[a-z2-7]{12}$")]
 
 
 class JobState(StrEnum):
-    """One state at a time; `server/state.py` has the only transitions."""
+    """One state at a time; `server/jobs/state.py` has the only transitions."""
 
     QUEUED = "queued"
     STARTING = "starting"
@@ -284,6 +284,7 @@ class Explanation(BaseModel):
         "pinned",
         "wish",
         "plan",
+        "autoscale",
         "policy",
         "guard",
         "paused",
@@ -403,7 +404,8 @@ class TraceRow(BaseModel):
     batch: int | None = None
     steps: int = Field(description="committed, or declared where more")
     throughput: dict[str, float] = Field(default_factory=dict, description="samples a second measured at each number of workers")
-    model: dict[str, float] = Field(default_factory=dict, description="the fitted goodput model that the job reported")
+    model: dict[str, float] = Field(default_factory=dict, description="the fitted throughput model that the job reported")
+    noise_scale: float | None = Field(default=None, description="in samples, as last reported")
 
 
 class Trace(BaseModel):

@@ -15,7 +15,7 @@ from stretto.core.errors import UsageError
 from stretto.server.app import Server, build, create_app
 from stretto.server.login import read_login
 from stretto.server.settings import Settings
-from stretto.server.tokens import first_token
+from stretto.server.storage.tokens import first_token
 
 
 def serve(settings: Settings, *, say: Callable[[str, str], None]) -> None:

@@ -53,7 +53,9 @@ class Resources(Strict):
 class Autoscale(Strict):
     """How a job sizes itself inside what the policy gives it."""
 
-    efficiency: float | None = Field(default=None, gt=0, le=1, description="grow while the scaling efficiency is above this")
+    efficiency: float | None = Field(
+        default=None, gt=0, le=1, description="grow while each added worker brings this much of what one without it brings"
+    )
 
 
 class Stage(Strict):
@@ -71,8 +73,10 @@ class Elastic(Strict):
     slices: int | None = Field(
         default=None, ge=1, le=MOST_WORKERS, description="bounds `max`; what the script says counts if this is absent"
     )
-    batch: Literal["fixed", "linear", "adaptive"] = "fixed"
-    autoscale: Autoscale | None = None
+    batch: Literal["fixed", "linear", "adaptive"] = Field(
+        default="fixed", description="of a script with a plain batch_size: so much in all, so much a worker, or by measured goodput"
+    )
+    autoscale: Autoscale | None = Field(default=None, description="grow only as far as it pays, inside what the policy gives")
     plan: list[Stage] = Field(default_factory=list, max_length=256, description="a scripted scaling plan, for experiments")
 
     @model_validator(mode="after")
@@ -115,7 +119,9 @@ class JobSpec(Strict):
         default=None, ge=0, le=10**9, description="what the job may cost, in the units of the nodes' prices"
     )
     preemptible: bool = Field(default=True, description="may be set back to the queue when somebody more important needs its slots")
-    restarts: int = Field(default=3, ge=0, le=100, description="how often a job whose processes were lost is started again")
+    restarts: int = Field(
+        default=3, ge=0, le=100, description="how often lost processes are replaced (all, or some workers) before it has failed"
+    )
     ready_timeout_s: float = Field(default=600, ge=1, le=86400, description="a job without a first step after this has failed")
     steps: int | None = Field(default=None, ge=1, le=10**12, description="how many steps it will take, if known: helps to plan")
 

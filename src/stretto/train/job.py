@@ -13,6 +13,7 @@ from stretto.batching.rules import Rule
 from stretto.core.beat import Activity, Beat
 from stretto.core.errors import Broken, ScriptError
 from stretto.train.admission import Admission
+from stretto.train.asked import asked_batch, asked_slices
 from stretto.train.buffers import Buffers
 from stretto.train.checkpoint.saver import Saver
 from stretto.train.gradients import Gradients
@@ -119,11 +120,14 @@ class Job:
         pin_memory: bool = False,
     ) -> Loader:
         """Global batches of `batch_size` samples, whatever the number of workers. `train=False` spreads an evaluation."""
+        slices = asked_slices(slices)
         if slices is None:
             slices = self.slices or SLICES
         if self.slices and slices != self.slices:
             raise ScriptError(f"slices={slices} here and {self.slices} in an earlier loader: all loaders of a job have one number")
         tail = tail or ("drop" if train else "keep")
+        if train:
+            batch_size = asked_batch(batch_size, slices=slices, samples=len(dataset))
         policy = policy_of(batch_size)
         if not isinstance(batch_size, int):
             if not train:
@@ -253,7 +257,7 @@ class Job:
         reducer.join(self._team.group)
         paused, self._team.paused_at = self._team.paused_at, 0.0
         self._telling.switched(roster, (time.monotonic() - paused) * 1e3 if paused else 0.0)
-        if self._telling.last_commit is not None and self.chief:
+        if self._telling.last_commit is not None and self._telling.first_here:
             self._telling.say("commit", **self._telling.last_commit)
 
     def _finish(self) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Telling:
-    """A worker's words; those about the whole job are the chief's."""
+    """A worker's words. Those about the whole job are said by one worker a host: every agent keeps a journal of its own."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -28,6 +28,16 @@ class Telling:
         if job._link is not None:
             job._link.send(kind, **fields)
 
+    @property
+    def first_here(self) -> bool:
+        """Whether this is the first worker of its agent in the roster; the chief always is."""
+        team = self._job._team
+        if team.group is None:
+            return True
+        members = team.roster.members
+        agent = members[team.rank].agent
+        return next(place for place, member in enumerate(members) if member.agent == agent) == team.rank
+
     def switched(self, roster: Roster, pause_ms: float) -> None:
         job = self._job
         change = "join" if roster.joined else "leave" if roster.left else "balance"
@@ -37,7 +47,7 @@ class Telling:
 
     def loader(self, loader: Loader) -> None:
         job = self._job
-        if job.chief:
+        if self.first_here:
             self.say("loader", loader=loader.number, samples=loader.source.size, batch=loader.batch, slices=loader.slices,
                       tail=loader.tail, train=loader.train, seed=job.seed)
 
@@ -55,7 +65,7 @@ class Telling:
         }
         self.stepped_at = now
         job.last_metrics = step.metrics
-        if job.chief:
+        if self.first_here:
             self.say("commit", **self.last_commit)
             job._planning.report(step)
         job.step += 1
@@ -78,6 +88,6 @@ class Telling:
 
     def swept(self, loader: Loader) -> None:
         job = self._job
-        if job.chief:
+        if self.first_here:
             self.say("eval", loader=loader.number, epoch=job.epoch, step=job.step, samples=loader.source.size,
                       metrics=loader.metrics)

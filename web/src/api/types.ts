@@ -17,7 +17,7 @@ export interface Allocation {
 }
 
 export interface Autoscale {
-  /** grow while the scaling efficiency is above this */
+  /** grow while each added worker brings this much of what one without it brings */
   efficiency?: number | null;
 }
 
@@ -66,7 +66,9 @@ export interface Elastic {
   max?: number;
   /** bounds `max`; what the script says counts if this is absent */
   slices?: number | null;
+  /** of a script with a plain batch_size: so much in all, so much a worker, or by measured goodput */
   batch?: "fixed" | "linear" | "adaptive";
+  /** grow only as far as it pays, inside what the policy gives */
   autoscale?: Autoscale | null;
   /** a scripted scaling plan, for experiments */
   plan?: Stage[];
@@ -91,7 +93,7 @@ export interface EventPage {
 export interface Explanation {
   job: string;
   sentence: string;
-  constraint: "none" | "maximum" | "minimum" | "slots" | "pinned" | "wish" | "plan" | "policy" | "guard" | "paused" | "starting" | "ended" | "quota" | "price" | "alarm";
+  constraint: "none" | "maximum" | "minimum" | "slots" | "pinned" | "wish" | "plan" | "autoscale" | "policy" | "guard" | "paused" | "starting" | "ended" | "quota" | "price" | "alarm";
   competing: Competitor[];
   expected_start: number | null;
   expected_finish: number | null;
@@ -186,7 +188,7 @@ export interface JobSpec {
   price_limit?: number | null;
   /** may be set back to the queue when somebody more important needs its slots */
   preemptible?: boolean;
-  /** how often a job whose processes were lost is started again */
+  /** how often a job is started again whose processes were lost, and lost workers of one start replaced */
   restarts?: number;
   /** a job without a first step after this has failed */
   ready_timeout_s?: number;
@@ -446,8 +448,10 @@ export interface TraceRow {
   steps: number;
   /** samples a second measured at each number of workers */
   throughput: Record<string, number>;
-  /** the fitted goodput model that the job reported */
+  /** the fitted throughput model that the job reported */
   model: Record<string, number>;
+  /** in samples, as last reported */
+  noise_scale: number | null;
 }
 
 export interface WhatIf {

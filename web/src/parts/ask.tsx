@@ -1,6 +1,6 @@
 /** A question before something that cannot be taken back. The browser's own dialog: Escape and focus work. */
 
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 
 export interface Question {
   title: string;
@@ -11,7 +11,8 @@ export interface Question {
 
 export function Ask({ question, close }: { question: Question; close: () => void }) {
   const dialog = useRef<HTMLDialogElement>(null);
-  useEffect(() => {
+  // Before the next key: a question that opens a frame later is not there yet for whoever presses Escape at once.
+  useLayoutEffect(() => {
     dialog.current!.showModal();
   }, []);
   return (

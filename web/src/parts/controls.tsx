@@ -1,6 +1,6 @@
 /** What can be done to a job: scale, pause, resume, cancel, remove. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { api, Refusal, sentence } from "../api/client";
 import type { Job } from "../api/types";
 import { plural } from "../lib/format";
@@ -9,6 +9,15 @@ import { forget, learn, may } from "../state/live";
 import { Ask, type Question } from "./ask";
 
 const ENDED = new Set(["finished", "failed", "cancelled"]);
+const PAUSED = new Set(["paused", "pausing"]);
+/** How often a request is repeated because the job has changed in the meantime, in ways that do not matter to it. */
+const TURNS = 5;
+
+/** Whether what somebody has decided on is still so: a job's version grows by itself too, with every resize and every event. */
+function unchanged(seen: Job, now: Job): boolean {
+  const alike = (states: Set<string>) => states.has(seen.state) === states.has(now.state);
+  return seen.wish === now.wish && seen.pinned === now.pinned && alike(ENDED) && alike(PAUSED);
+}
 
 export function Controls({ job, changed }: { job: Job; changed: () => void }) {
   const [said, setSaid] = useState<{ text: string; bad: boolean } | null>(null);
@@ -18,19 +27,34 @@ export function Controls({ job, changed }: { job: Job; changed: () => void }) {
   // What was said about the last state is no news in the next one.
   useEffect(() => setSaid((old) => (old?.bad ? old : null)), [job.state]);
 
-  /** One request at a time, for the version that is on the screen. */
+  const latest = useRef(job);
+  latest.current = job;
+
+  /** One request at a time, for the job that is on the screen; again if only its version was old. */
   const act = async (request: (headers: Record<string, string>) => Promise<Job>, done: string) => {
     setBusy(true);
     try {
-      const after = await request({ "If-Match": `"${job.version}"` });
-      learn([after]);
+      learn([await attempt(request, latest.current)]);
       setSaid({ text: done, bad: false });
     } catch (error) {
       const outrun = error instanceof Refusal && error.status === 412;
-      setSaid({ text: outrun ? "The job has changed in this moment: look again, then repeat it." : sentence(error), bad: true });
+      setSaid({ text: outrun ? "Somebody else has changed the job: look again, then repeat it." : sentence(error), bad: true });
     }
     setBusy(false);
     changed();
+  };
+  const attempt = async (request: (headers: Record<string, string>) => Promise<Job>, seen: Job): Promise<Job> => {
+    for (let version = seen.version, turn = 0; ; turn++) {
+      try {
+        return await request({ "If-Match": `"${version}"` });
+      } catch (error) {
+        if (!(error instanceof Refusal) || error.status !== 412 || turn >= TURNS) throw error;
+        const now = await api.get<Job>(path);
+        learn([now]);
+        if (!unchanged(seen, now)) throw error;
+        version = now.version;
+      }
+    }
   };
   const post = (verb: string, done: string) => () => void act((headers) => api.post<Job>(`${path}/${verb}`, undefined, headers), done);
   const cancel = () =>
@@ -96,25 +120,20 @@ interface ScaleProps {
 /** A wish that the policy respects within the limits; pinned, exactly this many. */
 function Scale({ job, busy, act }: ScaleProps) {
   const standing = job.wish ?? (job.wanted || job.min);
-  const [workers, setWorkers] = useState(standing);
-  const [pin, setPin] = useState(job.pinned);
-  const [touched, setTouched] = useState(false);
-  // What somebody has typed stays: news of the job must not change it under their hands.
-  useEffect(() => {
-    if (!touched) setWorkers(standing);
-  }, [standing, touched]);
-  useEffect(() => {
-    if (!touched) setPin(job.pinned);
-  }, [job.pinned, touched]);
-  const choose = (count: number) => {
-    setTouched(true);
-    setWorkers(bounded(count));
-  };
+  // What somebody has typed or ticked; null while nobody has. News of the job must not change it under their hands.
+  const [typed, setTyped] = useState<string | null>(null);
+  const [ticked, setTicked] = useState<boolean | null>(null);
   const bounded = (count: number) => Math.min(job.max, Math.max(job.min, Math.round(count) || job.min));
+  const workers = typed === null ? standing : bounded(Number(typed));
+  const pin = ticked ?? job.pinned;
+  const choose = (count: number) => setTyped(String(bounded(count)));
   const submit = (event: Event) => {
     event.preventDefault();
     const done = pin ? `Pinned to ${plural(workers, "worker")}.` : `Wished for ${plural(workers, "worker")}: the policy decides.`;
-    void act((headers) => api.post<Job>(`/v1/jobs/${job.id}/scale`, { workers, pin }, headers), done).then(() => setTouched(false));
+    void act((headers) => api.post<Job>(`/v1/jobs/${job.id}/scale`, { workers, pin }, headers), done).then(() => {
+      setTyped(null);
+      setTicked(null);
+    });
   };
   const release = () => void act((headers) => api.patch<Job>(`/v1/jobs/${job.id}`, { wish: null }, headers), "The policy decides alone again.");
   return (
@@ -128,19 +147,17 @@ function Scale({ job, busy, act }: ScaleProps) {
           aria-label="workers"
           min={job.min}
           max={job.max}
-          value={workers}
+          value={typed ?? standing}
           disabled={busy}
-          onChange={(event) => choose(Number(event.currentTarget.value))}
+          onInput={(event) => setTyped(event.currentTarget.value)}
+          onBlur={() => typed !== null && choose(Number(typed))}
         />
         <button type="button" aria-label="one worker more" disabled={busy || workers >= job.max} onClick={() => choose(workers + 1)}>
           +
         </button>
       </span>
       <label class="inline" title="Exactly this many: the policy does not touch it any more">
-        <input type="checkbox" checked={pin} disabled={busy} onChange={(event) => {
-            setTouched(true);
-            setPin(event.currentTarget.checked);
-          }} /> pin
+        <input type="checkbox" checked={pin} disabled={busy} onChange={(event) => setTicked(event.currentTarget.checked)} /> pin
       </label>
       <button class="primary" disabled={busy}>
         Scale

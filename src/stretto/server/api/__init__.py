@@ -1,0 +1,1 @@
+"""What clients see: routes, shapes of answers, streams, security, the page's files."""

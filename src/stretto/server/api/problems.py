@@ -1,0 +1,73 @@
+"""Errors as the API's one shape. What a client did wrong is told; what went wrong inside is logged, not shown."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from stretto.core.errors import StrettoError
+from stretto.server.api.hub import TooMany
+from stretto.server.api.security import problem
+from stretto.server.jobs.state import Changed, Conflict
+from stretto.server.storage.records import StorageDown
+
+log = logging.getLogger("stretto.server")
+
+TITLES = {400: "bad request", 403: "not allowed", 404: "not found", 405: "wrong method", 409: "conflict", 412: "changed meanwhile",
+          415: "wrong type", 422: "not valid", 429: "too many", 503: "not available"}  # fmt: skip
+MOST_ERRORS = 20
+
+
+def answer(status: int, detail: str, **more: Any) -> JSONResponse:
+    headers = more.pop("headers", None)
+    body = problem(status, TITLES.get(status, "error"), detail, **more)
+    return JSONResponse(body, status_code=status, media_type="application/problem+json", headers=headers)
+
+
+def install(app: FastAPI) -> None:
+    @app.exception_handler(HTTPException)
+    async def _http(_: Request, error: HTTPException) -> JSONResponse:
+        return answer(error.status_code, str(error.detail), headers=error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def _invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        places = [{"at": ".".join(str(part) for part in one["loc"]), "text": words(one)} for one in error.errors()[:MOST_ERRORS]]
+        first = places[0] if places else {"at": "body", "text": "cannot be read"}
+        return answer(422, f"{first['at']}: {first['text']}", errors=places)
+
+    @app.exception_handler(Changed)
+    async def _changed(_: Request, error: Changed) -> JSONResponse:
+        return answer(412, str(error))
+
+    @app.exception_handler(Conflict)
+    async def _conflict(_: Request, error: Conflict) -> JSONResponse:
+        return answer(409, str(error))
+
+    @app.exception_handler(StorageDown)
+    async def _storage(_: Request, error: StorageDown) -> JSONResponse:
+        return answer(503, str(error), headers={"Retry-After": "5"})
+
+    @app.exception_handler(TooMany)
+    async def _many(_: Request, error: TooMany) -> JSONResponse:
+        return answer(429, str(error), headers={"Retry-After": "5"})
+
+    @app.exception_handler(StrettoError)
+    async def _other(_: Request, error: StrettoError) -> JSONResponse:
+        return answer(400, str(error))
+
+    @app.exception_handler(Exception)
+    async def _inside(request: Request, error: Exception) -> JSONResponse:
+        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return answer(500, "an error inside the server: its log has the details")
+
+
+def words(error: dict[str, Any]) -> str:
+    """pydantic's message without its prefix, and never the input: it may be a secret."""
+    text = str(error.get("msg", "not valid"))
+    return text.removeprefix("Value error, ")[:500] if not error.get("ctx") or len(json.dumps(text)) < 2000 else "not valid"

@@ -1,0 +1,31 @@
+"""The API, one file a subject."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI
+
+from stretto.server.api.routes import cluster, health, jobs, policies, runs, stream, tokens
+
+if TYPE_CHECKING:
+    from stretto.server.app import Server
+
+
+def api(app: FastAPI, server: Server) -> None:
+    """Adds every route."""
+    for part in (jobs, runs, cluster, policies, tokens, stream, health):
+        app.include_router(part.router)
+    app.router.routes.extend(server.pages.routes())
+    original = app.openapi
+
+    def described() -> dict[str, object]:
+        document = original()
+        components = document.setdefault("components", {})
+        components.setdefault("securitySchemes", {})["bearer"] = {"type": "http", "scheme": "bearer"}
+        document["security"] = [{"bearer": []}]
+        for path in ("/healthz", "/readyz"):
+            document["paths"][path]["get"]["security"] = []
+        return document
+
+    app.openapi = described  # type: ignore[method-assign]

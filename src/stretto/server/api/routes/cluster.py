@@ -1,0 +1,91 @@
+"""The cluster: overview, nodes, allocations, decisions, trace."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Path, Query
+
+from stretto.server import models
+from stretto.server.api.look import allocation, nodes, overview, slots
+from stretto.server.api.routes.guarded import ADMIN, PROBLEMS, VIEW, Guarded
+from stretto.server.api.routes.jobs import Who
+from stretto.server.api.views import OTHER
+from stretto.server.decisions.traces import trace_of
+from stretto.server.jobs.state import Draft
+
+router = APIRouter(prefix="/v1", route_class=Guarded, tags=["cluster"], responses=PROBLEMS)
+
+Time = Annotated[float | None, Query(ge=0, le=10**11, allow_inf_nan=False)]
+
+
+@router.get("/overview", response_model=models.Overview, openapi_extra=VIEW)
+async def show_overview(who: Who) -> models.Overview:
+    return overview(who.server, who.tenant)
+
+
+@router.get("/nodes", response_model=models.Nodes, openapi_extra=VIEW)
+async def list_nodes(who: Who) -> models.Nodes:
+    return nodes(who.server, who.tenant)
+
+
+@router.patch("/nodes/{name}", response_model=models.Node, openapi_extra=ADMIN)
+async def change_node(
+    who: Who, name: Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,64}$")], body: models.NodeChange
+) -> models.Node:
+    """A cordoned node gets no workers, and loses those it has at the next decision."""
+    server = who.server
+    if name not in {info.name for info in server.cluster.nodes()}:
+        raise HTTPException(404, f"there is no node {name}")
+    after = server.decider.cordoned | {name} if body.cordoned else server.decider.cordoned - {name}
+    if after != server.decider.cordoned:
+        await asyncio.to_thread(server.storage.set, "cordoned", sorted(after))
+        server.decider.cordoned = after
+        words = "is cordoned" if body.cordoned else "takes workers again"
+        await server.book.note(Draft("node", f"{name} {words}", {"node": name, "cordoned": body.cordoned}))
+        server.conductor.trigger(f"{name} {words}")
+    return next(one for one in nodes(server, who.tenant).items if one.name == name)
+
+
+@router.get("/allocations", response_model=models.Allocation, openapi_extra=VIEW)
+async def show_allocation(who: Who) -> models.Allocation:
+    """Who has what now, and why."""
+    return allocation(who.server, who.tenant)
+
+
+@router.get("/allocations/history", response_model=models.History, openapi_extra=VIEW)
+async def history(who: Who, since: Time = None, until: Time = None) -> models.History:
+    """Slots over time. The last hour, if nothing else is asked for."""
+    end = time.time() if until is None else until
+    begin = end - 3600 if since is None else since
+    rows = await asyncio.to_thread(who.server.ledger.bars, since=begin, until=end)
+    items = []
+    for row in rows:
+        own = who.tenant is None or row["tenant"] == who.tenant
+        job, name = (row["job"], row["name"]) if own else (OTHER, OTHER)
+        items.append(models.Bar(job=job, name=name, node=row["node"], slots=row["slots"], start=row["start"], end=row["end"]))
+    return models.History(since=begin, until=end, slots=slots(who.server), items=items)
+
+
+@router.get("/decisions", response_model=models.DecisionPage, openapi_extra=VIEW)
+async def decisions(
+    who: Who,
+    before: Annotated[int | None, Query(ge=1, le=2**62)] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+) -> models.DecisionPage:
+    """Newest first."""
+    rows = await asyncio.to_thread(who.server.ledger.decisions, before=before, limit=limit)
+    items = []
+    for row in rows:
+        own = [one for one in row["changes"] if who.tenant is None or one["tenant"] == who.tenant]
+        row["trigger"] = row["trigger"] if who.tenant is None else "a change"
+        items.append(models.Decision(**{**row, "kept": bool(row["kept"]), "changes": [models.Change(**one) for one in own]}))
+    return models.DecisionPage(items=items, next=items[-1].id if len(items) == limit else None)
+
+
+@router.get("/trace", response_model=models.Trace, openapi_extra=VIEW)
+async def trace(who: Who, hours: Annotated[float, Query(gt=0, le=24 * 365, allow_inf_nan=False)] = 24) -> models.Trace:
+    """What was recorded of the last hours, for the simulator."""
+    return trace_of(who.server, tenant=who.tenant, hours=hours)

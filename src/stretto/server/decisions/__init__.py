@@ -1,0 +1,1 @@
+"""Who gets which slots and why: snapshots, policies, guards, explanations, replays."""

@@ -1,0 +1,200 @@
+"""Why a job has this size or waits, in a sentence: which constraint, who competes, when it should start and finish, and what would
+change it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stretto.server.decisions.forecast import Forecast, forecast
+from stretto.server.decisions.snapshot import limits
+from stretto.server.jobs.known import Known
+from stretto.server.jobs.state import Record
+from stretto.server.models import Competitor, Explanation, JobState
+
+MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What the sentence is made of."""
+
+    record: Record
+    least: int
+    most: int
+    why: str
+    """What has narrowed the limits: `plan`, `pinned`, `wish`, `autoscale` or nothing."""
+    slots: int
+    free: int
+    competing: Sequence[Competitor]
+    reason: str
+    """The policy's own words."""
+    quota: int | None
+
+    @property
+    def name(self) -> str:
+        return f"'{self.record.name}'"
+
+    @property
+    def others(self) -> str:
+        names = [
+            f"'{one.name}' ({one.workers})" if one.job.startswith("j-") else f"{one.name} ({one.workers})" for one in self.competing
+        ]
+        return ", ".join(names[:-1]) + (" and " if len(names) > 1 else "") + names[-1] if names else "nobody"
+
+    @property
+    def tail(self) -> str:
+        return f" ({self.reason})" if self.reason else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    text: str
+    """Without its full stop."""
+    constraint: str
+    change: tuple[str, ...] = ()
+
+
+def explain(
+    record: Record,
+    known: Known,
+    *,
+    others: Sequence[Record],
+    knowns: Mapping[str, Known],
+    slots: int,
+    now: float,
+    reason: str,
+    decision: int | None,
+    alarm: str | None,
+    tenant: str | None,
+    resizes: bool = True,
+    quota: int | None = None,
+) -> Explanation:
+    """`tenant` is who asks: jobs of other tenants are counted, not named. None sees all."""
+    held = [other for other in others if other.id != record.id and other.wanted > 0]
+    least, most, why = limits(record, known)
+    free = max(0, slots - record.wanted - sum(other.wanted for other in held))
+    own = quota - sum(other.wanted for other in held if other.tenant == record.tenant) if quota is not None else None
+    scene = Scene(record, least, most, why, slots, free, _competitors(held, tenant), reason, own)
+    said = _say(scene)
+    expected = forecast(record, known, held=held, knowns=knowns, least=least, slots=slots, now=now, resizes=resizes)
+    sentence = f"{said.text}{_when(record, expected, held, now, tenant)}."
+    if alarm and record.state in (JobState.QUEUED, JobState.RUNNING):
+        sentence += f" The last decision failed and sizes were kept: {alarm}."
+    return Explanation(
+        job=record.id,
+        sentence=sentence,
+        constraint="alarm" if alarm and record.state is JobState.QUEUED else said.constraint,  # type: ignore[arg-type]
+        competing=list(scene.competing),
+        expected_start=expected.start,
+        expected_finish=expected.finish,
+        would_change=list(said.change),
+        decision=decision,
+        t=now,
+    )
+
+
+def _competitors(held: Sequence[Record], tenant: str | None) -> list[Competitor]:
+    """The largest first; other tenants' jobs as one line."""
+    own = sorted((one for one in held if tenant in (None, one.tenant)), key=lambda one: -one.wanted)
+    lines = [Competitor(job=one.id, name=one.name, workers=one.wanted) for one in own[:MOST_NAMED]]
+    rest = sum(one.wanted for one in own[MOST_NAMED:])
+    if rest:
+        lines.append(Competitor(job="more", name=f"{len(own) - MOST_NAMED} more jobs", workers=rest))
+    other = sum(one.wanted for one in held if tenant not in (None, one.tenant))
+    if other:
+        lines.append(Competitor(job="other", name="jobs of other tenants", workers=other))
+    return lines
+
+
+def _say(scene: Scene) -> Said:
+    record, name = scene.record, scene.name
+    match record.state:
+        case JobState.FINISHED:
+            return Said(f"{name} has finished", "ended")
+        case JobState.FAILED:
+            text = f"{name} has failed: {record.error or 'no reason was given'}"
+            return Said(text, "ended", ("submit it again once the cause is gone",))
+        case JobState.CANCELLED:
+            return Said(f"{name} was cancelled", "ended")
+        case JobState.PAUSED | JobState.PAUSING:
+            who = {"price": ": it has cost what price_limit allows", "user": " by its user"}.get(record.paused_by or "", "")
+            text = f"{name} is {record.state}{who}; it holds its place and no slots"
+            return Said(text, "price" if record.paused_by == "price" else "paused", (f"`stretto resume {record.id}`",))
+        case JobState.CANCELLING:
+            return Said(f"{name} is being cancelled: its workers stop at the next step boundary", "ended")
+        case JobState.QUEUED:
+            return _say_queued(scene)
+        case JobState.STARTING:
+            text = f"{name} is starting on {_count(record.wanted, 'worker')}: no step is committed yet{scene.tail}"
+            return Said(text, "starting", ("its first step",))
+        case _:
+            return _say_running(scene)
+
+
+def _say_queued(scene: Scene) -> Said:
+    name, least, slots, free = scene.name, scene.least, scene.slots, scene.free
+    if least > slots:
+        kind = "is pinned to" if scene.why == "pinned" else "needs at least"
+        text = f"{name} waits and will not start: it {kind} {_count(least, 'worker')}, the cluster has {_count(slots, 'slot')}"
+        return Said(text, "minimum", ("a smaller elastic.min", f"nodes with at least {least} slots in all"))
+    if scene.quota is not None and scene.quota < least:
+        left = max(0, scene.quota)
+        whose = f"the quota of tenant '{scene.record.tenant}'"
+        text = f"{name} waits: it needs {_count(least, 'slot')}, {left} are left of {whose}{scene.tail}"
+        return Said(text, "quota", ("a job of the same tenant ends or shrinks", "a larger --quota"))
+    if free >= least:
+        text = f"{name} waits for the next decision: {_count(free, 'slot')} free, it needs {least}{scene.tail}"
+        return Said(text, "policy", ("the next decision",))
+    needs = f"it needs {_count(least, 'slot')}, {free} of {slots} free"
+    text = f"{name} waits: {needs}; the others belong to {scene.others}{scene.tail}"
+    return Said(text, "slots", (f"one of {scene.others} ends or shrinks", "a higher priority", f"{least - free} more slots"))
+
+
+def _say_running(scene: Scene) -> Said:
+    record, name, most = scene.record, scene.name, scene.most
+    has = _count(record.wanted, "worker")
+    moving = f", {record.workers} of them train yet" if record.workers < record.wanted else ""
+    if scene.why == "plan":
+        return Said(f"{name} has {has}{moving}: its scaling plan says so", "plan", ("the plan's next line",))
+    if scene.why == "pinned":
+        return Said(f"{name} has {has}{moving}: it is pinned there", "pinned", (f"`stretto scale {record.id} 0` frees it",))
+    if record.wanted >= most and scene.why == "autoscale":
+        autoscale = record.spec.elastic.autoscale
+        bar = f"{autoscale.efficiency:g}" if autoscale is not None and autoscale.efficiency is not None else "?"
+        text = f"{name} has {has}{moving}: more have not been measured to bring elastic.autoscale.efficiency={bar}"
+        wish = f"`stretto scale {record.id} {record.spec.elastic.max}`"
+        return Said(text, "autoscale", ("a lower efficiency", "other measured speeds", wish))
+    if record.wanted >= most and scene.why == "wish":
+        return Said(f"{name} has {has}{moving}: that is what was wished for", "wish", (f"`stretto scale {record.id} N`",))
+    if record.wanted >= most:
+        return Said(f"{name} has {has}{moving}: that is its maximum", "maximum", ("a larger elastic.max",))
+    if scene.competing and scene.free <= 0:
+        text = f"{name} has {has} of at most {most}{moving}: the other slots belong to {scene.others}{scene.tail}"
+        return Said(text, "slots", (f"one of {scene.others} ends or shrinks", "a higher priority", "more slots"))
+    text = f"{name} has {has} of at most {most}{moving}{scene.tail or ': more would not pay, says the policy'}"
+    return Said(text, "policy", ("a changed model or progress of the job", f"`stretto scale {record.id} {most}`"))
+
+
+def _when(record: Record, expected: Forecast, held: Sequence[Record], now: float, tenant: str | None) -> str:
+    """The expected start of a job that waits, and the expected finish, as the end of the sentence."""
+    words = ""
+    if record.state is JobState.QUEUED and expected.start is not None:
+        names = [f"'{one.name}'" for one in held if one.id in expected.after and tenant in (None, one.tenant)]
+        room = f", when {' and '.join(names[:MOST_NAMED])} should end" if names else ""
+        words = f"; expected to start {f'in {_span(expected.start - now)}{room}' if expected.after else 'at the next decision'}"
+    if not record.state.ended and expected.finish is not None:
+        joint = " and to finish" if words else "; expected to finish"
+        words += f"{joint} in {_span(expected.finish - now)}"
+    return words
+
+
+def _span(seconds: float) -> str:
+    seconds = max(0.0, seconds)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"

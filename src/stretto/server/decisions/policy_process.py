@@ -1,0 +1,89 @@
+"""The process that policies run in: a snapshot on standard input, one line of JSON on standard output, until the pipe
+ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import resource
+import struct
+import sys
+import time
+from dataclasses import replace
+from typing import BinaryIO
+
+from stretto.batching.goodput import GoodputModel
+from stretto.scheduling.guards import Limits, guard
+from stretto.scheduling.registry import load
+from stretto.scheduling.words import Allocation, Job
+from stretto.server.decisions.policies import READY, Snapshot, current, names
+from stretto.server.decisions.snapshot import from_speeds
+
+MOST_MEMORY = 8 << 30
+FITTING_S = 0.5
+"""Fits of one decision; who comes later keeps the model of last time, or has none yet."""
+
+
+class Models:
+    """Models of jobs that report none of their own, from their measured speeds, fitted again when these have changed."""
+
+    def __init__(self) -> None:
+        self._fitted: dict[str, tuple[object, GoodputModel | None]] = {}
+
+    def add(self, snapshot: Snapshot) -> list[Job]:
+        kind = snapshot.nodes[0].kind if snapshot.nodes else "default"
+        until = time.monotonic() + FITTING_S
+        self._fitted = {name: self._fitted[name] for name in snapshot.measured if name in self._fitted}
+        return [self._one(job, snapshot, kind, until) for job in snapshot.jobs]
+
+    def _one(self, job: Job, snapshot: Snapshot, kind: str, until: float) -> Job:
+        seen = snapshot.measured.get(job.name)
+        if job.models or seen is None:
+            return job
+        if self._fitted.get(job.name, (None, None))[0] != seen and time.monotonic() < until:
+            self._fitted[job.name] = (seen, from_speeds(*seen, most=job.most))
+        model = self._fitted.get(job.name, (None, None))[1]
+        return replace(job, models={kind: model}) if model is not None else job
+
+
+def serve(source: BinaryIO, sink: BinaryIO) -> None:
+    memory: dict[str, object] = {}
+    models = Models()
+    while head := source.read(8):
+        (length,) = struct.unpack("<Q", head)
+        snapshot: Snapshot = pickle.loads(source.read(length))
+        try:
+            answer = decide(snapshot, models.add(snapshot), memory.get(snapshot.policy))
+            memory = {snapshot.policy: answer.memory}
+            places = {job: [list(one) for one in placement] for job, placement in answer.places.items() if placement}
+            text = json.dumps({"places": places, "reasons": dict(answer.reasons)})
+        except Exception as error:
+            text = json.dumps({"error": f"{type(error).__name__}: {error}"})
+        sink.write(text.encode() + b"\n")
+        sink.flush()
+
+
+def decide(snapshot: Snapshot, jobs: list[Job], memory: object) -> Allocation:
+    """The policy's answer without the growths that a guard objects to."""
+    now = current(snapshot, memory)
+    answer = load(snapshot.policy)(jobs, snapshot.nodes, now, snapshot.time_s)
+    return guard(jobs, snapshot.nodes, now, answer, snapshot.time_s, limits=Limits(cooldown_s=snapshot.cooldown_s))
+
+
+def main() -> None:
+    # What a policy prints must not end up in its answer.
+    sink = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    # Imports are not part of a decision's time: they are done before the first one.
+    import scipy.optimize  # noqa: F401
+
+    names()
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+    sink.write(READY)
+    sink.flush()
+    serve(sys.stdin.buffer, sink)
+
+
+if __name__ == "__main__":
+    main()

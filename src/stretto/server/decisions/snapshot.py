@@ -1,0 +1,161 @@
+"""From what the server knows to what a policy sees: pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from stretto.batching.goodput import BatchRange, GoodputModel
+from stretto.batching.throughput import Observation, ThroughputModel, fit
+from stretto.clusters.base import NodeInfo
+from stretto.scheduling.words import Job, Node, Placement
+from stretto.server.decisions.paying import paying
+from stretto.server.jobs.known import Known, finite
+from stretto.server.jobs.state import Record
+from stretto.server.models import JobState
+
+SCHEDULED = frozenset({JobState.QUEUED, JobState.STARTING, JobState.RUNNING})
+"""Jobs that a decision is about. Those that are being paused or cancelled hold their slots until they are gone."""
+START_PAUSE_S = 0.5
+"""What a change is taken to cost until one was measured."""
+
+
+def limits(record: Record, known: Known) -> tuple[int, int, str]:
+    """(fewest, most, why) for the policy: the job's own limits, narrowed by a plan, a pin, a wish, or what pays."""
+    elastic = record.spec.elastic
+    staged = [stage.workers for stage in elastic.plan if stage.step <= known.step]
+    if staged:
+        return staged[-1], staged[-1], "plan"
+    if record.wish is not None and record.pinned:
+        return record.wish, record.wish, "pinned"
+    if record.wish is not None:
+        return elastic.min, max(elastic.min, min(elastic.max, record.wish)), "wish"
+    if elastic.autoscale is not None and elastic.autoscale.efficiency is not None:
+        speeds = {int(size): speed for size, speed in known.speeds.items()}
+        bar = elastic.autoscale.efficiency
+        most = paying(speeds, efficiency=bar, least=elastic.min, most=elastic.max, have=record.wanted)
+        return elastic.min, most, "autoscale" if most < elastic.max else ""
+    return elastic.min, elastic.max, ""
+
+
+def job_view(record: Record, known: Known, *, quota: int | None, now: float, preemptible: bool = True) -> Job:
+    """A job as far as a policy may know it."""
+    least, most, why = limits(record, known)
+    progress = known.progress(steps=record.spec.steps)
+    left = max(0, progress.steps - progress.step) if progress.steps else None
+    batch = known.batch
+    model = fitted(known.report)
+    return Job(
+        name=record.id,
+        arrival_s=record.submitted_at,
+        least=least,
+        most=most,
+        wanted=record.wish if record.wish is not None else most,
+        profiled=max((int(size) for size in known.speeds), default=0),
+        priority=2.0 ** (record.spec.priority / 10.0),
+        deadline_s=record.spec.deadline,
+        pinned=why == "pinned" and record.wanted == record.wish and record.state is not JobState.QUEUED,
+        preemptible=preemptible,
+        owner=record.tenant,
+        quota=quota,
+        attained_s=known.worker_seconds,
+        restarts=record.resizes,
+        # A clock that was set back must not hold a job in its cool-down until it has caught up.
+        changed_s=None if record.changed_at is None else min(record.changed_at, now),
+        pause_s=record.pause_ms / record.resizes / 1000.0 if record.resizes else START_PAUSE_S,
+        remaining=float(left * batch) if left is not None and batch else None,
+        steps_left=float(left) if left is not None else None,
+        losses=losses(known),
+        models={"default": model} if model is not None else {},
+        utilisation=finite(known.report.get("utilisation")),
+    )
+
+
+def turns(records: Sequence[Record], *, slots: int, now: float, turn_s: float) -> frozenset[str]:
+    """Jobs that a decision may set back to the queue.
+
+    Taking a job off costs it a checkpoint and a start, so nobody is taken off while everybody's fewest workers fit, or before it
+    has had its turn; somebody more important that waits need not wait for that.
+    """
+    if sum(record.spec.elastic.min for record in records) <= slots:
+        return frozenset()
+    waiting = [record.spec.priority for record in records if record.state is JobState.QUEUED]
+    highest = max(waiting, default=-(10**9))
+    return frozenset(
+        record.id
+        for record in records
+        if record.spec.preemptible
+        and record.state is JobState.RUNNING
+        and (record.spec.priority < highest or now - (record.turn_at or now) >= turn_s)
+    )
+
+
+def losses(known: Known) -> tuple[tuple[float, float], ...]:
+    """The last losses with times, evenly spread back from the last commit at the present speed."""
+    each = 1.0 / known.steps_per_s if known.steps_per_s else 1.0
+    count = len(known.spark)
+    return tuple((known.at - (count - 1 - place) * each, loss) for place, loss in enumerate(known.spark))
+
+
+def fitted(report: Mapping[str, Any]) -> GoodputModel | None:
+    """The goodput model that a job has reported (docs/metrics.md), or None where it is absent or makes no sense."""
+    model = report.get("model")
+    if not isinstance(model, dict):
+        return None
+    try:
+        throughput = ThroughputModel(**{key: float(value) for key, value in model["throughput"].items()})
+        batch = {key: None if value is None else int(value) for key, value in model["batch"].items()}
+        found = GoodputModel(
+            throughput,
+            float(model["grad_sqr"]),
+            float(model["grad_var"]),
+            BatchRange(**batch),  # type: ignore[arg-type]
+        )
+        return found if found.sane else None
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        return None
+
+
+def measured(known: Known) -> tuple[int, tuple[tuple[int, float], ...]] | None:
+    """(batch, (workers, samples a second)…) of a job that reports no model: one is fitted from this, off the server's thread."""
+    if known.batch is None or not known.speeds:
+        return None
+    return known.batch, tuple(sorted((int(workers), _rough(speed)) for workers, speed in known.speeds.items()))
+
+
+def _rough(speed: float) -> float:
+    """In steps of five percent: a fit for every flicker would cost more than it is worth."""
+    return 1.05 ** round(math.log(speed, 1.05)) if speed > 0 else 0.0
+
+
+def from_speeds(batch: int, speeds: Sequence[tuple[int, float]], *, most: int) -> GoodputModel | None:
+    """A model for a fixed batch from measured speeds alone."""
+    alone = dict(speeds).get(1)
+    seen = [
+        Observation(1, workers, max(1, batch // workers), batch / (alone * workers) if alone else batch / speed, batch / speed)
+        for workers, speed in speeds
+        if speed > 0 and workers > 0
+    ]
+    if not seen:
+        return None
+    found = GoodputModel(fit(seen), 1.0, 0.0, BatchRange(batch, batch, fixed=batch, local_low=max(1, batch // max(most, 1))))
+    return found if found.sane else None
+
+
+def nodes_view(nodes: Iterable[NodeInfo], *, cordoned: frozenset[str]) -> tuple[Node, ...]:
+    usable = [node for node in nodes if node.name not in cordoned]
+    return tuple(Node(node.name, node.slots, node.kind, node.price * node.slots, node.spot) for node in usable)
+
+
+def places_view(records: Iterable[Record]) -> dict[str, Placement]:
+    return {record.id: tuple(record.nodes.items()) for record in records if record.nodes}
+
+
+def without_held(nodes: Sequence[Node], leaving: Iterable[Record]) -> tuple[Node, ...]:
+    """The nodes without the slots of jobs that are on their way out."""
+    taken: dict[str, int] = {}
+    for record in leaving:
+        for node, count in record.nodes.items():
+            taken[node] = taken.get(node, 0) + count
+    return tuple(Node(node.name, max(0, node.slots - taken.get(node.name, 0)), node.kind, node.price, node.spot) for node in nodes)

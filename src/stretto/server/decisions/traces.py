@@ -1,0 +1,47 @@
+"""What the server has recorded, as a workload that the simulator can replay."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from stretto.server import models
+from stretto.server.api.views import seen
+from stretto.server.decisions.snapshot import fitted
+from stretto.server.jobs.known import finite
+
+if TYPE_CHECKING:
+    from stretto.server.app import Server
+
+
+def trace_of(server: Server, *, tenant: str | None, hours: float) -> models.Trace:
+    until = time.time()
+    since = until - hours * 3600
+    records = [one for one in server.book.records.values() if seen(one, tenant) and (one.ended_at or until) >= since]
+    records.sort(key=lambda one: one.submitted_at)
+    first = records[0].submitted_at if records else until
+    rows: list[models.TraceRow] = []
+    for record in records:
+        known = server.book.known[record.id]
+        model = fitted(known.report)
+        rows.append(
+            models.TraceRow(
+                name=record.name,
+                time=record.submitted_at - first,
+                tenant=record.tenant,
+                min_workers=record.spec.elastic.min,
+                max_workers=record.spec.elastic.max,
+                priority=record.spec.priority,
+                state=record.state,
+                duration_s=record.ended_at - record.submitted_at if record.ended_at is not None else None,
+                worker_seconds=known.worker_seconds,
+                batch=known.batch,
+                steps=max(known.step, known.progress(steps=record.spec.steps).steps or 0),
+                throughput=known.speeds,
+                model=asdict(model.throughput) if model is not None else {},
+                noise_scale=finite(known.report.get("noise_scale")),
+            )
+        )
+    nodes = {node.name: node.slots for node in server.cluster.nodes()}
+    return models.Trace(since=since, until=until, slots=sum(nodes.values()), nodes=nodes, items=rows)

@@ -1,0 +1,1 @@
+"""The database: tables and migrations, events and curves, decisions, tokens."""
