@@ -80,6 +80,7 @@ class Gradients:
         """Of the parts of the slice at hand: a slice is one leaf of the tree, so its parts are added up by themselves."""
         self._launched = 0
         self._launch: Callable[[Bucket], None] | None = None
+        self._scale: float | None = None
         self.used: set[int] = set()
         self.squares: Callable[[torch.Tensor, torch.nn.Parameter], None] | None = None
         """Told every slice's gradient of every parameter, where the noise scale is measured."""
@@ -90,8 +91,9 @@ class Gradients:
         """Buckets of this pass that are on their way."""
         return self._launched
 
-    def begin(self, program: Program, launch: Callable[[Bucket], None]) -> None:
-        """A pass starts. `launch` is called for every bucket when its sums are complete."""
+    def begin(self, program: Program, launch: Callable[[Bucket], None], *, scale: float | None = None) -> None:
+        """A pass starts. `launch` is called for every bucket when its sums are complete, and multiplied by `scale`."""
+        self._scale = scale
         self.again = False
         self.used = set()
         self._sums = {}
@@ -180,7 +182,8 @@ class Gradients:
             gradient = self._sum_parts(parameter, gradient)
             if not self._final:
                 return
-        bucket.flat.take(move, place, None if gradient is None else gradient.detach(), keep=True)
+        value = None if gradient is None else gradient.detach()
+        bucket.flat.take(move, place, value, keep=True, scale=self._scale if self._last else None)
         if self._last:
             bucket.missing -= 1
             if bucket.missing == 0 and self.eager:

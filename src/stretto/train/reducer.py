@@ -103,7 +103,8 @@ class Reducer:
         self._scale = scale
         self._train = train
         if train and self.gradients is not None:
-            self.gradients.begin(self.program, self._launch)
+            alone = self.exchange is not None and self.exchange.group.size == 1
+            self.gradients.begin(self.program, self._launch, scale=scale if alone else None)
         if self.buffers is not None:
             self.buffers.begin(self.program)
 
@@ -112,7 +113,7 @@ class Reducer:
         assert exchange is not None
         parts = bucket.parts(self.program)
         if exchange.group.size == 1:
-            exchange.sum(parts, finish=self._finish)
+            exchange.sum(parts, finish=self._look)
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="stretto-exchange", daemon=True)
@@ -126,7 +127,9 @@ class Reducer:
         exchange.sum(parts, finish=self._finish)
 
     def _finish(self, segment: torch.Tensor) -> None:
-        segment.mul_(self._scale)
+        self._look(segment.mul_(self._scale))
+
+    def _look(self, segment: torch.Tensor) -> None:
         if self.watch and segment.numel():
             self._norms.append(torch.linalg.vector_norm(segment))
 

@@ -108,42 +108,51 @@ class Flat:
                 [flat[low : low + size].view(shape) for (low, size), shape in zip(self.places, self.shapes, strict=True)]
             )
 
-    def take(self, move: Move, place: int, value: torch.Tensor | None, *, keep: bool = False) -> None:
-        """One tensor of one slice, None standing for zeros. `keep` promises that nobody changes the value any more."""
+    def take(self, move: Move, place: int, value: torch.Tensor | None, *, keep: bool = False, scale: float | None = None) -> None:
+        """One tensor of one slice, None standing for zeros. `keep` promises that nobody changes the value any more.
+
+        `scale` multiplies what this move ends with: the whole sum, if it is the last one.
+        """
         view = self.views[move.buffer][place]
         first = self._held.pop((move.buffer, place), None)
-        if first is not None and value is not None and value.dtype == self.dtype:
-            self._add_both(move, place, first, value)
+        if first is not None and value is not None and value.dtype == self.dtype and self._sweep(move, place, first, value, scale):
             return
+        if first is not None and value is not None and value.dtype == self.dtype:
+            torch.add(first, value, out=view)
+        else:
+            self._put(move, place, first, value, keep=keep)
+        for into, source in move.merges:
+            self.views[into][place].add_(self.views[source][place])
+        if scale is not None:
+            self.views[move.merges[-1][0] if move.merges else move.buffer][place].mul_(scale)
+
+    def _put(self, move: Move, place: int, first: torch.Tensor | None, value: torch.Tensor | None, *, keep: bool) -> None:
+        """One tensor into its buffer, or on top of what is there (`first`, if that was kept)."""
+        view = self.views[move.buffer][place]
         if first is not None:
             view.copy_(first)
         if value is None:
             if move.first:
                 view.zero_()
-        elif move.first:
-            if keep and move.awaited and value.dtype == self.dtype:
-                self._held[move.buffer, place] = value
-            else:
-                view.copy_(value)
-        else:
+        elif not move.first:
             view.add_(value)
-        for into, source in move.merges:
-            self.views[into][place].add_(self.views[source][place])
+        elif keep and move.awaited and value.dtype == self.dtype:
+            self._held[move.buffer, place] = value
+        else:
+            view.copy_(value)
 
-    def _add_both(self, move: Move, place: int, first: torch.Tensor, second: torch.Tensor) -> None:
-        """The sum of two slices, and what it is merged into, in one sweep over the memory where that can be done."""
-        view, merges = self.views[move.buffer][place], move.merges
-        swept = self.device.type == "cpu" and merges and first.is_contiguous() and second.is_contiguous()
-        if not swept:
-            torch.add(first, second, out=view)
-            for into, source in merges:
-                self.views[into][place].add_(self.views[source][place])
-            return
+    def _sweep(self, move: Move, place: int, first: torch.Tensor, second: torch.Tensor, scale: float | None) -> bool:
+        """The sum of two slices and all its merges in one sweep over the memory. False where that cannot be done."""
+        if self.device.type != "cpu" or not move.merges or not (first.is_contiguous() and second.is_contiguous()):
+            return False
         if not self._scratch.numel():
             self._scratch = torch.empty(CHUNK, dtype=self.dtype)
-        targets = [self.views[into][place].view(-1).split(CHUNK) for into, _ in merges]
+        targets = [self.views[into][place].view(-1).split(CHUNK) for into, _ in move.merges]
         for one, other, *into in zip(first.view(-1).split(CHUNK), second.view(-1).split(CHUNK), *targets, strict=True):
             total = torch.add(one, other, out=self._scratch[: one.numel()])
             for target in into[:-1]:
                 torch.add(target, total, out=total)
             into[-1].add_(total)
+            if scale is not None:
+                into[-1].mul_(scale)
+        return True
