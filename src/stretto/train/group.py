@@ -75,7 +75,11 @@ class Rendezvous:
 
     def __init__(self, host: str) -> None:
         self.host = host
-        self._own = dist.TCPStore(host, 0, None, True, timedelta(seconds=BUILD_S), wait_for_workers=False)
+        # torch would listen on every address of the machine: it is handed a socket that listens on this one.
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host, 0), family=family, backlog=4096)
+        self._own = dist.TCPStore(host, listening.getsockname()[1], None, True, timedelta(seconds=BUILD_S), wait_for_workers=False,
+                                  master_listen_fd=listening.detach())
         self._clients: dict[tuple[str, int], dist.TCPStore] = {}
 
     @property
