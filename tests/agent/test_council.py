@@ -41,8 +41,23 @@ class Notes:
     def lost(self) -> None:
         self.said.append(("lost",))
 
-    def fail(self, reason: str) -> None:
+    def fail(self, reason: str, *, traceback: str = "", exit_code: int = 1) -> None:
         self.said.append(("fail", reason))
+
+    def asked_to_stop(self, *, now: bool) -> None:
+        self.said.append(("stop", now))
+
+    def asked_to_leave(self) -> None:
+        self.said.append(("leave",))
+
+    def ended(self, document: dict[str, Any]) -> None:
+        self.said.append(("ended", document))
+
+    def ousted(self, reason: str) -> None:
+        self.said.append(("ousted", reason))
+
+    def compare(self) -> None:
+        self.said.append(("compare",))
 
     def fence(self) -> None:
         self.said.append(("fence",))

@@ -235,6 +235,8 @@ def test_prometheus_gets_numbers_by_its_conventions(server: Running) -> None:
                  "stretto_resize_pause_seconds_sum", "stretto_goodput_samples_per_second",
                      "stretto_samples_lost_total 0.0"):  # fmt: skip
         assert name in text
+    written = next(line for line in text.splitlines() if line.startswith("stretto_events_total"))
+    assert float(written.split()[1]) > 0
 
 
 def test_another_policy_can_be_chosen_and_asked_about(server: Running) -> None:

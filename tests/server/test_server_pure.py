@@ -451,6 +451,8 @@ def test_whoever_waits_gets_its_fewest_workers_from_those_who_have_more() -> Non
     fixed = replace(a, pinned=True)
     assert make_room([fixed, c], nodes, {"a": (("n0", 4),)}) == {"a": (("n0", 4),)}, "a pinned job gives nothing"
     assert make_room([a, c], [*nodes, Node("n1", 2)], {"a": (("n0", 4),)})["c"] == (("n1", 1),), "free slots first"
+    never = Job("d", 0.5, least=9, most=9)
+    assert "c" in make_room([a, never, c], nodes, {"a": (("n0", 4),)}), "who can never run keeps nobody waiting"
 
 
 @given(jobs_and_places)

@@ -137,7 +137,7 @@ def test_kills_of_workers_agents_and_the_server_at_random_change_no_digest(tmp_p
     made: list[str] = []
     kills: dict[str, int] = {"server": 0, "agent": 0, "worker": 0}
     until_s = time.monotonic() + CHAOS_S
-    with running(tmp_path / "home", slots=2, launcher=STRETTO) as server:
+    with running(tmp_path / "home", slots=2, launcher=STRETTO, policy="goodput") as server:
         client = server.client()
         while time.monotonic() < until_s:
             try:
@@ -146,7 +146,7 @@ def test_kills_of_workers_agents_and_the_server_at_random_change_no_digest(tmp_p
             except ServerError:
                 pass
             time.sleep(chance.uniform(0.5, 3.0))
-            kind = chance.choices(["worker", "agent", "server", "scale"], [4, 1, 1, 4])[0]
+            kind = chance.choices(["worker", "agent", "server", "scale", "pause"], [4, 1, 1, 4, 1])[0]
             if kind == "server":
                 server.kill()
                 kills["server"] += 1
@@ -154,8 +154,8 @@ def test_kills_of_workers_agents_and_the_server_at_random_change_no_digest(tmp_p
                 server.start()
                 client.close()
                 client = server.client()
-            elif kind == "scale":
-                _scale(client, chance)
+            elif kind in ("scale", "pause"):
+                _disturb(client, chance, kind)
             else:
                 who = [pid for what, pid in victims(server) if what == kind]
                 if who:
@@ -163,7 +163,8 @@ def test_kills_of_workers_agents_and_the_server_at_random_change_no_digest(tmp_p
                         os.kill(chance.choice(who), signal.SIGKILL)
                         kills[kind] += 1
         for one in made:
-            ended = client.wait(one, timeout_s=10 * GUARD_S)
+            until(lambda one=one: _resume(client) or client.job(one).state.ended, what=f"{one} has ended", timeout_s=10 * GUARD_S)
+            ended = client.job(one)
             assert (ended.state, ended.digest) == ("finished", expected), f"seed {seed}: {ended.error}"
             assert ended.samples_lost == 0
         print(f"{len(made)} jobs, kills {kills}, seed {seed}")
@@ -188,8 +189,16 @@ def _inspect(client: Client) -> None:
     assert all(one.wanted == 0 or one.min <= one.wanted <= one.max for one in found)
 
 
-def _scale(client: Client, chance: random.Random) -> None:
+def _disturb(client: Client, chance: random.Random, kind: str) -> None:
     with contextlib.suppress(ServerError):
-        running_ = [one for one in client.jobs() if one.state == "running"]
-        if running_:
-            client.scale(chance.choice(running_).id, chance.choice([1, 2]))
+        _resume(client)
+        living = [one.id for one in client.jobs() if one.state == "running"]
+        if living and kind == "scale":
+            client.scale(chance.choice(living), chance.choice([1, 2]))
+        elif living:
+            client.pause(chance.choice(living))
+
+
+def _resume(client: Client) -> None:
+    for one in client.jobs(state=["paused"]):
+        client.resume(one.id)

@@ -17,7 +17,13 @@ def test_a_running_job_makes_room_for_one_that_waits_and_grows_when_it_leaves(tm
         until(lambda: client.job(second).state == "running", what="the second has started", timeout_s=120)
         assert (client.job(first).workers, client.job(second).workers) == (1, 1)
         assert client.job(first).restarts == 0
-        assert client.explain(first).constraint in ("slots", "policy")
+        found = client.explain(first)
+        assert found.constraint == "slots"
+        assert "'second' (1)" in found.sentence
+        assert [one.name for one in found.competing] == ["second"]
+        made = [change for decision in client.decisions().items for change in decision.changes]
+        assert all(change.reason for change in made), made
+        assert any("makes room for 'second'" in change.reason for change in made if change.name == "first"), made
         client.cancel(second)
         until(lambda: client.job(first).workers == 2, what="it has grown again", timeout_s=120)
         kinds = [event.kind for event in client.events(first).items]

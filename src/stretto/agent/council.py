@@ -6,7 +6,8 @@ Every agent has one and stands for leader with it. `keys.py` in `membership` say
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -21,8 +22,10 @@ from stretto.membership.timing import Timing
 
 ALONE = Timing(lease_s=86_400.0, fence_s=10 * 86_400.0)
 """For a store inside the only agent: it cannot be out of reach, so a slow machine must not cost anybody the lease."""
-RETRIES = 10
+RETRIES = 200
 RETRY_S = 0.5
+"""A word to the store is repeated for longer than an outage that training survives."""
+ANNOUNCE_S = 3.0
 
 
 class Floor(Protocol):
@@ -44,7 +47,27 @@ class Floor(Protocol):
 
     def lost(self) -> None: ...
 
-    def fail(self, reason: str) -> None: ...
+    def fail(self, reason: str, *, traceback: str = "", exit_code: int = 1) -> None: ...
+
+    def asked_to_stop(self, *, now: bool) -> None:
+        """Somebody wants the job to end."""
+        ...
+
+    def asked_to_leave(self) -> None:
+        """Somebody wants this agent out of the job."""
+        ...
+
+    def ended(self, document: dict[str, Any]) -> None:
+        """The job has ended while this agent was away."""
+        ...
+
+    def ousted(self, reason: str) -> None:
+        """The store has another job under this one's name."""
+        ...
+
+    def compare(self) -> None:
+        """The job's fingerprint is known now."""
+        ...
 
     def fence(self) -> None:
         """The store is out of reach: all workers have to be stopped before this returns."""
@@ -63,14 +86,22 @@ class Asked:
 class Council:
     """Holds no state of its own but the statuses of this agent's workers, and what it has already passed on."""
 
-    def __init__(self, floor: Floor, store: Store, *, agent: str, slots: int, asked: Asked, timing: Timing = ALONE) -> None:
+    def __init__(self, floor: Floor, store: Store, *, agent: str, slots: int, asked: Asked, timing: Timing = ALONE,
+                 job: str = "", card: Mapping[str, Any] | None = None, life: int = 1) -> None:
+        """`job` is the id of a job that others take part in, `life` which of its lives this is; `card` is what the others shall
+        know of this agent."""
         self._floor = floor
         self._store = store
         self._agent = agent
         self._asked = asked
-        self._mirror = Mirror(store)
+        self._job = job
+        self._life = life
+        self._timing = timing
+        self._card: dict[str, Any] = {"agent": agent, "slots": slots, **(card or {})}
+        self._mirror = Mirror(store, doubt=self._doubt)
         self._presence = Presence(store, agent=agent, timing=timing, on_fence=floor.fence)
-        self._leader = Leader(store, agent=agent, mirror=self._mirror, presence=self._presence, timing=timing)
+        self._leader = Leader(store, agent=agent, mirror=self._mirror, presence=self._presence, timing=timing,
+                              on_lost=lambda lost: lost < life)
         self._mine: dict[str, WorkerStatus] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._roster = self._broken = 0
@@ -80,13 +111,20 @@ class Council:
         self.cut_off = False
         """The store cannot be reached: what is known of it may be old."""
         self._concluded = False
-        self._presence.put(keys.AGENTS + agent, {"agent": agent, "slots": slots})
+        self._fingerprint: dict[str, Any] | None = None
+        self._stopping = 0
+        self.offer()
 
     async def open(self) -> None:
         """Joins the job, or begins it."""
+        if self._job:
+            return self._begin()
         puts = [Put(keys.JOB, keys.text({"least": self._asked.least, "most": self._asked.most, "slices": 0})),
                 Put(keys.WANTED, keys.text({"workers": self._asked.wanted}))]
         await self._store.commit(puts, guards=[Guard(keys.JOB, 0)])
+        self._begin()
+
+    def _begin(self) -> None:
         parts = (self._mirror.run(), self._presence.run(), self._leader.run(), self._follow())
         self._tasks = [asyncio.create_task(part) for part in parts]
         for task in list(self._tasks):
@@ -150,6 +188,39 @@ class Council:
         roster = self.roster
         return roster.members[0].worker if roster is not None else None
 
+    @property
+    def chief_is_here(self) -> bool:
+        roster = self.roster
+        return roster is not None and roster.members[0].agent == self._agent
+
+    @property
+    def agents(self) -> dict[str, dict[str, Any]]:
+        """The cards of all agents that are there."""
+        return keys.under(self._mirror.entries, keys.AGENTS)
+
+    @property
+    def leader(self) -> str | None:
+        return keys.value(self._mirror.entries, keys.LEADER).get("agent")
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Of the job's final state, each with a worker that told it."""
+        return dict(keys.value(self._mirror.entries, keys.OUTCOME).get("digests") or {})
+
+    @property
+    def fingerprint(self) -> dict[str, Any] | None:
+        """What the job's first worker computes with."""
+        return keys.value(self._mirror.entries, keys.JOB).get("fingerprint")
+
+    @property
+    def life(self) -> int:
+        """How often the job has begun, as the store says."""
+        return int(keys.value(self._mirror.entries, keys.LIFE).get("life", 1))
+
+    @property
+    def slices(self) -> int:
+        return int(keys.value(self._mirror.entries, keys.JOB).get("slices", 0))
+
     # ---- what this agent says
 
     def tell(self, status: WorkerStatus) -> None:
@@ -174,29 +245,77 @@ class Council:
         self._wish = workers
         self._write(Put(keys.WANTED, keys.text({"workers": workers})))
 
-    def agree_on_slices(self, slices: int) -> None:
-        """The first worker that is ready says how many slices the job has; it stays so."""
-        job = keys.value(self._mirror.entries, keys.JOB)
-        if not job.get("slices"):
-            guard = Guard(keys.JOB, keys.revision(self._mirror.entries, keys.JOB))
-            self._write(Put(keys.JOB, keys.text({**job, "slices": slices})), guard)
+    def offer(self, **changes: Any) -> None:
+        """What this agent has to offer, or no longer has."""
+        self._card.update(changes)
+        self._presence.put(keys.AGENTS + self._agent, self._card)
 
-    def _write(self, put: Put, *guards: Guard) -> None:
-        task = asyncio.create_task(self._commit(put, guards))
+    def ask_to_stop(self, *, now: bool) -> None:
+        """The whole job shall end: every agent hears of it."""
+        self._write(Put(keys.STOP, keys.text({"now": now})))
+
+    def ask_to_leave(self, agent: str) -> None:
+        """That agent's workers shall leave, and then the agent."""
+        self._write(Put(keys.DRAINS + agent, keys.text({"agent": agent})))
+
+    async def announce(self, document: dict[str, Any]) -> None:
+        """The job has failed, found out here: all agents end with it. The first such word counts."""
+        with contextlib.suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(ANNOUNCE_S):
+                await self._store.commit([Put(keys.OUTCOME, keys.text(document))], guards=[Guard(keys.OUTCOME, 0)])
+
+    def agree(self, **facts: Any) -> None:
+        """What the first worker says of the job (its slices, its fingerprint) and what then stays so."""
+        job = keys.value(self._mirror.entries, keys.JOB)
+        if any(not job.get(name) for name in facts):
+            self._spawn(self._agree(facts))
+
+    async def _agree(self, facts: Mapping[str, Any]) -> None:
+        async def attempt() -> bool:
+            entries = {entry.key: entry for entry in (await self._store.read(keys.JOB))[0]}
+            job = keys.value(entries, keys.JOB)
+            missing = {name: value for name, value in facts.items() if not job.get(name)}
+            if not job or not missing:
+                return True
+            guard = Guard(keys.JOB, keys.revision(entries, keys.JOB))
+            return await self._store.commit([Put(keys.JOB, keys.text({**job, **missing}))], guards=[guard]) is not None
+
+        await self._insist(attempt)
+
+    def _write(self, put: Put) -> None:
+        async def attempt() -> bool:
+            return await self._store.commit([put]) is not None
+
+        self._spawn(self._insist(attempt))
+
+    async def _insist(self, attempt: Callable[[], Awaitable[bool]]) -> None:
+        """Until it is done, for as long as an outage of the store may last."""
+        for _ in range(RETRIES):
+            with contextlib.suppress(StoreError):
+                if await attempt():
+                    return
+            await asyncio.sleep(RETRY_S)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.append(task)
         task.add_done_callback(self._part_ended)
 
-    async def _commit(self, put: Put, guards: Sequence[Guard]) -> None:
-        for attempt in range(RETRIES):
-            try:
-                await self._store.commit([put], guards=guards)
-                return
-            except StoreError:
-                if attempt == RETRIES - 1:
-                    raise
-                await asyncio.sleep(RETRY_S)
-
     # ---- passing on
+
+    def _doubt(self, entries: keys.Entries) -> str:
+        """Why this is not the store of this agent's job, or nothing."""
+        held = keys.value(entries, keys.JOB).get("id", "") if self._job else ""
+        if held == self._job:
+            return ""
+        ended = keys.value(entries, keys.ENDED)
+        if ended.get("id") == self._job:
+            self._floor.ended(ended)
+            return "the job has ended"
+        if held:
+            self._floor.ousted(f"another job of this name has begun in the store (on host "
+                               f"{keys.value(entries, keys.JOB).get('host')})")
+        return "the store does not know this job any more"
 
     async def _follow(self) -> None:
         while not self._concluded:
@@ -214,6 +333,8 @@ class Council:
         entries = self._mirror.entries
         if self._wish == self._stored_wish():
             self._wish = None
+        if self._job and self.life != self._life:
+            return self._other_life()
         broken = keys.value(entries, keys.BROKEN)
         if int(broken.get("number", 0)) > self._broken:
             self._broken = int(broken["number"])
@@ -227,9 +348,27 @@ class Council:
         if target != self._target:
             self._target = target
             self._floor.balance()
+        self._pass_wishes(entries)
         outcome = keys.value(entries, keys.OUTCOME)
         if outcome:
             self._conclude(outcome)
+
+    def _other_life(self) -> None:
+        """Of an earlier life nothing holds; a later one has begun because everybody of this one was lost, or seemed to be."""
+        if self.life > self._life:
+            self._conclude({"state": "lost"})
+
+    def _pass_wishes(self, entries: keys.Entries) -> None:
+        stop = keys.revision(entries, keys.STOP)
+        if stop > self._stopping:
+            self._stopping = stop
+            self._floor.asked_to_stop(now=bool(keys.value(entries, keys.STOP).get("now")))
+        if keys.DRAINS + self._agent in entries:
+            self._floor.asked_to_leave()
+        fingerprint = self.fingerprint
+        if fingerprint != self._fingerprint:
+            self._fingerprint = fingerprint
+            self._floor.compare()
 
     def _pass_dismissals(self, entries: keys.Entries) -> None:
         for worker, document in keys.under(entries, keys.DISMISSED).items():
@@ -246,4 +385,5 @@ class Council:
             case "lost":
                 self._floor.lost()
             case _:
-                self._floor.fail(str(outcome.get("reason", "")))
+                self._floor.fail(str(outcome.get("reason", "")), traceback=str(outcome.get("traceback", "")),
+                                 exit_code=int(outcome.get("exit_code", 1)))

@@ -22,6 +22,8 @@ def drain(supervisor: Any, *, agent: str) -> dict[str, Any]:
     if not isinstance(supervisor, Supervisor):
         supervisor.stop(now=False)
         return {"agent": agent, "leaving": [], "stops": True, "checkpoint": False}
+    if supervisor.part is not None:
+        return _of_several(supervisor, agent=agent)
     known = sorted({supervisor.options.agent, *(status.agent for status in supervisor.council.statuses.values())})
     if agent not in known:
         raise UsageError(f"run {supervisor.folder.name!r} has no agent {agent!r}: it has {', '.join(known)}")
@@ -37,3 +39,18 @@ def drain(supervisor: Any, *, agent: str) -> dict[str, Any]:
     supervisor.recorder.event("drain", f"it is the last agent, so the job stops at the next step boundary; {last}", agent=agent)
     supervisor.stop(now=False)
     return {"agent": agent, "leaving": leaving, "stops": True, "checkpoint": saves}
+
+
+def _of_several(supervisor: Supervisor, *, agent: str) -> dict[str, Any]:
+    """On several hosts the agent itself carries it out, and goes when its workers have left."""
+    part, known = supervisor.part, supervisor.council.agents
+    assert part is not None
+    if agent == part.joined.agent:
+        leaving = part.leave(now=False, code=0)
+        stops, saves = part.leaving is None, supervisor.options.checkpoints is not None
+        return {"agent": agent, "leaving": leaving, "stops": stops, "checkpoint": stops and saves}
+    if agent not in known:
+        raise UsageError(f"job {part.joined.job!r} has no agent {agent!r}: it has {', '.join(sorted(known))}")
+    supervisor.council.ask_to_leave(agent)
+    leaving = [status.worker for status in supervisor.council.statuses.values() if status.agent == agent and status.alive]
+    return {"agent": agent, "leaving": leaving, "stops": False, "checkpoint": False}

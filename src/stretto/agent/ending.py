@@ -40,12 +40,14 @@ class Ending:
         """The last words of a worker whose script has ended."""
         self._finals[worker] = fields
 
-    def conclude(self) -> None:
-        """Everybody has ended: with the same state, at the end or where a stop was asked for."""
+    def conclude(self, told: Mapping[str, str] | None = None) -> None:
+        """Everybody has ended: with the same state, at the end or where a stop was asked for. `told` is what other hosts say:
+        for each digest a worker."""
         digests = {name: str(final["digest"]) for name, final in self._finals.items() if final.get("digest")}
+        digests |= {worker: digest for digest, worker in (told or {}).items()}
         if len(set(digests.values())) > 1:
             return self.differ("at the end", digests)
         digest = next(iter(digests.values()), None)
-        if self.stopping is not None and any(final.get("stopped", True) for final in self._finals.values()):
+        if self.stopping is not None and (not self._finals or any(final.get("stopped", True) for final in self._finals.values())):
             return self.end(Outcome("stopped", self.stopping, digest=digest))
         self.end(Outcome("finished", 0, digest=digest))

@@ -67,14 +67,14 @@ class RunFolder:
             raise UsageError(f"{path} is not valid JSON ({error}): was it edited by hand?") from error
 
 
-def create(runs: Path, *, name: str | None, script: str) -> RunFolder:
-    """A new folder for a run. A name is used once; without one, the script's is numbered."""
+def create(runs: Path, *, name: str | None, script: str, stem: str | None = None) -> RunFolder:
+    """A new folder for a run. A name is used once; without one, the script's is numbered, or the stem where it was used before."""
     if name is not None and not NAME.fullmatch(name):
         raise UsageError(f"--name {name!r} cannot name a run: use letters, digits, '.', '_' and '-', at most 100, "
                          "and begin with a letter or a digit")
     try:
         runs.mkdir(parents=True, exist_ok=True)
-        path = _named(runs, name) if name is not None else _numbered(runs, script)
+        path = _named(runs, name) if name is not None else _numbered(runs, script) if stem is None else _again(runs, stem)
         (path / "logs").mkdir()
     except OSError as error:
         raise UsageError(f"the run folder cannot be made in {runs}: {error.strerror}: choose another place with "
@@ -97,6 +97,15 @@ def _named(runs: Path, name: str) -> Path:
         raise UsageError(f"there is a run named {name!r} in {runs} already: choose another --name, "
                          f"or remove {path}") from None
     return path
+
+
+def _again(runs: Path, stem: str) -> Path:
+    for number in range(1, AUTOMATIC):
+        with contextlib.suppress(FileExistsError):
+            path = runs / (stem if number == 1 else f"{stem}-{number}")
+            path.mkdir()
+            return path
+    raise UsageError(f"{runs} has {AUTOMATIC} runs named {stem}: remove some, or choose a --name")
 
 
 def _numbered(runs: Path, script: str) -> Path:

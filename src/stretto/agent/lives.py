@@ -10,13 +10,17 @@ import asyncio
 import fcntl
 import os
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from stretto.agent.budget import Budget
 from stretto.agent.folder import RunFolder
+from stretto.agent.hosts.joining import Joined
 from stretto.agent.options import RunOptions
 from stretto.agent.outcome import Outcome
 from stretto.agent.record import Recorder
+from stretto.agent.saving import Checkpoints
 from stretto.agent.supervisor import Supervisor
 from stretto.core.errors import UsageError
 from stretto.core.journal import Resume, Start
@@ -43,11 +47,30 @@ def next_life(folder: RunFolder, entry: Entry | None) -> Life:
     return Life(max(lives, default=1) + 1, entry.step if entry else 0, entry.path if entry else "", max(logs, default=-1) + 1)
 
 
+async def newest(checkpoints: Checkpoints, *, warn: Callable[[str], None]) -> Entry | None:
+    """The newest checkpoint whose every byte is right."""
+    entry, problems = await asyncio.to_thread(lambda: sound(open_vault(checkpoints.url)))
+    for problem in problems:
+        warn(f"{problem}: an older checkpoint is used instead")
+    return entry
+
+
+async def later(number: int, options: RunOptions, recorder: Recorder) -> Life:
+    """A later life of a job on several hosts, for an agent that was not in the one before."""
+    if options.checkpoints is None:
+        return Life(number)
+    entry = await newest(options.checkpoints, warn=lambda text: recorder.event("warning", text))
+    return Life(number, entry.step if entry else 0, entry.path if entry else "")
+
+
 class Lives:
     """The lives of a run under one agent. `supervisor` is that of the present one."""
 
-    def __init__(self, options: RunOptions, folder: RunFolder, recorder: Recorder, life: Life) -> None:
+    def __init__(self, options: RunOptions, folder: RunFolder, recorder: Recorder, life: Life, *, joined: Joined | None = None,
+                 card: Mapping[str, Any] | None = None) -> None:
         self.options = options
+        self._joined = joined
+        self._card = card
         self.folder = folder
         self.recorder = recorder
         self.life = life
@@ -57,7 +80,7 @@ class Lives:
 
     def _supervisor(self) -> Supervisor:
         return Supervisor(self.options, self.folder, self.recorder, life=self.life.number, resume=self.life.step,
-                          first_worker=self.life.first_worker)
+                          first_worker=self.life.first_worker, joined=self._joined, card=self._card)
 
     async def start_forks(self) -> None:
         options = self.options
@@ -93,17 +116,16 @@ class Lives:
         if self.supervisor.ending.stopping is not None:
             return False
         try:
-            entry, problems = await asyncio.to_thread(lambda: sound(open_vault(checkpoints.url)))
+            entry = await newest(checkpoints, warn=lambda text: self.recorder.event("warning", text))
         except OSError as error:
             self.recorder.event("warning", f"the checkpoints in {checkpoints.url} cannot be read: {error}")
             return False
-        for problem in problems:
-            self.recorder.event("warning", f"{problem}: an older checkpoint is used instead")
         told = f"going on from {entry.path}" if entry is not None else "there is no checkpoint yet, so it begins anew"
         self.recorder.event("lost", f"{outcome.error}; {told}")
         old, self.resumes = self.supervisor, self.resumes + 1
         self.options = replace(self.options, start=old.council.wanted)
-        self.life = Life(self.life.number + 1, entry.step if entry else 0, entry.path if entry else "")
+        number = self.life.number + 1 if self._joined is None else max(self.life.number + 1, old.council.life)
+        self.life = Life(number, entry.step if entry else 0, entry.path if entry else "")
         self.supervisor = self._supervisor()
         self.supervisor.inherit(old)
         await self.start_forks()

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from stretto.agent.hosts.shared import Shared
 from stretto.agent.saving import Checkpoints
 from stretto.batching.autoscale import Config, parse_autoscale
 from stretto.batching.stragglers import parse_mode
@@ -46,12 +47,17 @@ class RunOptions:
     price: float | None = None
     worth: str | None = None
     stragglers: str = "rebalance"
+    shared: Shared | None = None
+    """Where the job has other hosts too."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further options that workers are given as they are."""
 
     @property
     def wanted(self) -> int:
-        return self.least if self.start is None else self.start
+        """On several hosts as many as they have room for, because hosts are what is added and taken away there."""
+        if self.start is not None:
+            return self.start
+        return self.least if self.shared is None else self.most
 
     def sizing(self) -> Config | None:
         """How the job sizes itself, if it does. Raises `UsageError`."""
@@ -63,6 +69,8 @@ class RunOptions:
 
     def validate(self) -> None:
         parse_mode(self.stragglers)
+        if self.shared is not None:
+            self.shared.validate()
         if not os.path.isfile(self.script):
             kind = "is a folder, not a script" if os.path.isdir(self.script) else "does not exist"
             raise UsageError(f"{self.script} {kind}: name the training script, from {os.getcwd()} or with its whole path")
@@ -88,9 +96,10 @@ class RunOptions:
     def read(document: dict[str, Any]) -> RunOptions:
         """Of a run.json, which has more in it."""
         held = {one.name: document[one.name] for one in fields(RunOptions) if one.name in document}
-        saved = held.get("checkpoints")
+        saved, shared = held.get("checkpoints"), held.get("shared")
         return RunOptions(**{**held, "args": tuple(held.get("args", ())), "runs": Path(held.get("runs", "runs")),
-                             "checkpoints": Checkpoints(**saved) if saved else None})
+                             "checkpoints": Checkpoints(**saved) if saved else None,
+                             "shared": Shared.read(shared) if shared else None})
 
     def for_workers(self, *, run: str = "", life: int = 1, resume: int | None = None) -> str:
         """STRETTO_OPTIONS. `resume` is the step of the checkpoint that the run goes on from."""

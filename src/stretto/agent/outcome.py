@@ -16,13 +16,15 @@ STOPPED = 143
 @dataclass(frozen=True, slots=True)
 class Outcome:
     state: str
-    """`finished`, `failed` or `stopped`."""
+    """`finished`, `failed`, `stopped`, or `left` where the job goes on without this agent."""
     exit_code: int
     error: str | None = None
     traceback: str = ""
     digest: str | None = None
     lost: bool = False
     """Nobody has the state any more: a checkpoint can help."""
+    own: bool = False
+    """Only this agent has failed: the job's other agents go on."""
 
     @staticmethod
     def failed(failure: Failure) -> Outcome:

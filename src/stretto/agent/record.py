@@ -136,13 +136,15 @@ class Recorder:
         """Somebody died before it could tell its own: what the others had still holds."""
         self.digests(step, self._digests.pop(step))
 
-    def roster(self, roster: Roster) -> None:
+    def roster(self, roster: Roster, *, agent: str | None = None) -> None:
+        """`agent` has this recorder: it hears of its own workers' switches only."""
         self.settle()
         document = roster.document()
         members = [{key: member[key] for key in ("worker", "agent", "slices")} for member in document["members"]]
         self.write("roster", number=roster.number, base=roster.base, rescue=roster.rescue, members=members,
                    cause=roster.cause)
-        self._switch = _Switch(roster)
+        here = tuple(one.worker for one in roster.members if agent is None or one.agent == agent)
+        self._switch = _Switch(roster, here)
 
     def switched(self, worker: str, fields: dict[str, Any]) -> None:
         """One line for all members, when the last of them is there."""
@@ -150,7 +152,7 @@ class Recorder:
         if switch is None or fields.get("number") != switch.roster.number:
             return
         switch.reports[worker] = fields
-        if set(switch.roster.workers) <= set(switch.reports):
+        if set(switch.here) <= set(switch.reports):
             self.settle()
 
     def settle(self) -> None:
@@ -177,6 +179,7 @@ class Recorder:
 @dataclass(slots=True)
 class _Switch:
     roster: Roster
+    here: tuple[str, ...]
     reports: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def line(self) -> dict[str, Any]:

@@ -157,7 +157,10 @@ class Restarter:
         self._wanted = workers
         self._changed.set()
 
-    def stop(self, *, now: bool, interrupted: bool = False) -> None:
+    def stop(self, *, now: bool) -> None:
+        self.quit(now=now)
+
+    def quit(self, *, now: bool, interrupted: bool = False) -> None:
         self.recorder.event("stop", "now" if now else f"SIGTERM, and {self.options.grace_s:g} s of grace")
         self._stopping = INTERRUPTED if interrupted else STOPPED
         self._now = self._now or now

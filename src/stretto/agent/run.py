@@ -14,7 +14,8 @@ from stretto.agent.board import open_board
 from stretto.agent.control import Control
 from stretto.agent.draining import drain
 from stretto.agent.folder import RunFolder, create, discard, write_json
-from stretto.agent.lives import Held, Life, Lives
+from stretto.agent.hosts.abroad import Abroad, enter
+from stretto.agent.lives import Held, Life, Lives, later
 from stretto.agent.options import RunOptions
 from stretto.agent.outcome import FAILED, Outcome
 from stretto.agent.record import Observer, Recorder, Silent
@@ -26,8 +27,8 @@ from stretto.core.version import VERSION
 def open_run(options: RunOptions) -> RunFolder:
     """Checks what is asked for and makes its folder. Everything that the user can still mend is said here."""
     options.validate()
-    folder = create(options.runs, name=options.name, script=options.script)
-    if options.checkpoints is not None:
+    folder = _folder(options)
+    if options.checkpoints is not None and options.shared is None:
         try:
             options.checkpoints.claim(folder.name)
         except UsageError:
@@ -35,6 +36,13 @@ def open_run(options: RunOptions) -> RunFolder:
             raise
     write_json(folder.request, {"name": folder.name, **options.document(), "created": time.time(), "version": VERSION})
     return folder
+
+
+def _folder(options: RunOptions) -> RunFolder:
+    """Hosts may share a disk: each has a folder of its own, named after the job and the host."""
+    if options.shared is None or options.name is not None:
+        return create(options.runs, name=options.name, script=options.script)
+    return create(options.runs, name=None, script="", stem=f"{options.shared.job}.{options.shared.label}")
 
 
 def run(options: RunOptions, folder: RunFolder, *, observer: Observer | None = None, life: Life | None = None) -> Outcome:
@@ -45,9 +53,18 @@ def run(options: RunOptions, folder: RunFolder, *, observer: Observer | None = N
 async def run_async(options: RunOptions, folder: RunFolder, *, observer: Observer, life: Life | None = None) -> Outcome:
     began = time.time()
     with Held(folder):
+        abroad: Abroad | None = None
+        if options.shared is not None:
+            abroad, options = await enter(options, folder)
         recorder = Recorder(folder, observer=observer)
-        lives = Lives(options, folder, recorder, life or Life())
-        control = Control(folder, handle=Verbs(lives).handle)
+        if abroad is not None and abroad.joined.life > 1:
+            life = await later(abroad.joined.life, options, recorder)
+        lives = Lives(options, folder, recorder, life or Life(), joined=abroad.joined if abroad else None,
+                      card=abroad.card if abroad else None)
+        verbs = Verbs(lives)
+        control = Control(folder, handle=verbs.handle)
+        if abroad is not None:
+            abroad.answer_with(verbs.handle)
         try:
             await lives.start_forks()
             if options.tensorboard:
@@ -57,7 +74,10 @@ async def run_async(options: RunOptions, folder: RunFolder, *, observer: Observe
                 outcome = await lives.run()
         finally:
             await control.close()
-        return _conclude(outcome, lives.supervisor, began=began)
+        outcome = _conclude(outcome, lives.supervisor, began=began)
+        if abroad is not None:
+            await abroad.close(outcome)
+        return outcome
 
 
 async def run_restarting(options: RunOptions, folder: RunFolder, *, observer: Observer) -> Outcome:
@@ -84,7 +104,9 @@ class Commander(Protocol):
     restarts: int
     mixed: bool
 
-    def stop(self, *, now: bool, interrupted: bool = False) -> None: ...
+    def stop(self, *, now: bool) -> None: ...
+
+    def quit(self, *, now: bool, interrupted: bool = False) -> None: ...
 
     def scale(self, workers: int) -> None: ...
 
@@ -132,8 +154,8 @@ class _signals:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(ValueError, RuntimeError):  # not the main thread: whoever runs us handles signals
             loop.add_signal_handler(signal.SIGINT, self._interrupt)
-            loop.add_signal_handler(signal.SIGTERM, lambda: self._lives.supervisor.stop(now=False))
-            loop.add_signal_handler(signal.SIGHUP, lambda: self._lives.supervisor.stop(now=False))
+            loop.add_signal_handler(signal.SIGTERM, lambda: self._lives.supervisor.quit(now=False))
+            loop.add_signal_handler(signal.SIGHUP, lambda: self._lives.supervisor.quit(now=False))
 
     def __exit__(self, *_: object) -> None:
         loop = asyncio.get_running_loop()
@@ -143,7 +165,7 @@ class _signals:
 
     def _interrupt(self) -> None:
         self._interrupts += 1
-        self._lives.supervisor.stop(now=self._interrupts > 1, interrupted=True)
+        self._lives.supervisor.quit(now=self._interrupts > 1, interrupted=True)
 
 
 class Verbs:

@@ -10,17 +10,19 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
 from stretto.agent.blame import Crash, Failure, Ledger, exit_code_of
 from stretto.agent.budget import Budget
-from stretto.agent.council import ALONE, Asked, Council
+from stretto.agent.council import Asked, Council
 from stretto.agent.ending import Ending
 from stretto.agent.fingerprints import differences
 from stretto.agent.folder import RunFolder
 from stretto.agent.forks import ForkServer, describe_exit
+from stretto.agent.hosts.joining import Joined
+from stretto.agent.hosts.part import Part
 from stretto.agent.link import Message, misread
 from stretto.agent.options import RunOptions
 from stretto.agent.outcome import INTERRUPTED, STOPPED, Outcome
@@ -35,8 +37,6 @@ from stretto.core.errors import JobFailed, UsageError
 from stretto.core.roster import Roster
 from stretto.membership.embedded import EmbeddedStore
 from stretto.membership.status import Phase
-from stretto.membership.store import Store
-from stretto.membership.timing import Timing
 
 JOURNALLED = {"loader": ("loader",), "epoch": ("loader", "epoch"), "eval": ("loader", "epoch", "step"),
               "report": ("step", "of"), "checkpoint": ("step", "path"), "plan": ("step", "loader", "batch", "parts")}
@@ -47,13 +47,19 @@ class Supervisor:
     """One agent's workers of one job. `run` returns when the job has ended and every process is gone."""
 
     def __init__(self, options: RunOptions, folder: RunFolder, recorder: Recorder, *, life: int = 1,
-                 resume: int | None = None, first_worker: int = 0, store: Store | None = None) -> None:
+                 resume: int | None = None, first_worker: int = 0, joined: Joined | None = None,
+                 card: Mapping[str, Any] | None = None) -> None:
+        """`joined` is the agent's place in a job on several hosts, `card` what the others shall know of it."""
         self.options = options
         self.folder = folder
         self.recorder = recorder
         asked = Asked(least=options.least, most=options.most, wanted=options.wanted)
-        self.council = Council(self, store or EmbeddedStore(), agent=options.agent, slots=options.most, asked=asked,
-                               timing=ALONE if store is None else Timing())
+        self.part = Part(self, joined) if joined is not None else None
+        if joined is None:
+            self.council = Council(self, EmbeddedStore(), agent=options.agent, slots=options.most, asked=asked)
+        else:
+            self.council = Council(self, joined.store, agent=joined.agent, slots=joined.slots, asked=asked, timing=joined.timing,
+                                   job=joined.id, card=card, life=life)
         self.workers: dict[str, Worker] = {}
         self.slices = 0
         self.mixed = False
@@ -75,13 +81,22 @@ class Supervisor:
         self._closing = False
         self.tuning = Tuning(self)
 
+    @property
+    def run_name(self) -> str:
+        """What checkpoints are called by: on all hosts of a job the same."""
+        return self.folder.name if self.part is None else self.part.joined.job
+
     async def run(self) -> Outcome:
         """The whole life of the job. The fork server must have been started."""
         watcher = asyncio.create_task(patrol(lambda: list(self.workers.values()), limits=self._limits, condemn=self._condemn))
         watcher.add_done_callback(self._task_done)
         await self.council.open()
         try:
-            return await self.ending.outcome
+            outcome = await self.ending.outcome
+            if self.part is not None and outcome.state == "failed" and not outcome.own:
+                await self.council.announce({"state": "failed", "reason": outcome.error, "traceback": outcome.traceback[-20_000:],
+                                             "exit_code": outcome.exit_code, "life": self._life})
+            return outcome
         finally:
             self._closing = True
             watcher.cancel()
@@ -96,7 +111,7 @@ class Supervisor:
 
     def balance(self) -> None:
         """Starts what is missing; ends what is too much and not yet training. Members are let go by the leader's plan."""
-        if self._closing or self.ending.begun or self.council.cut_off:
+        if self._closing or self.ending.begun or self.council.cut_off or (self.part is not None and self.part.leaving is not None):
             return
         if any(worker.status.phase is Phase.FINISHED for worker in self.workers.values()):
             return  # the end has begun: whoever came now would find nothing to do
@@ -119,8 +134,9 @@ class Supervisor:
         if not options.least <= workers <= options.most:
             raise UsageError(f"{workers} workers are out of this run's bounds, {options.least} to {options.most}: choose a "
                              "number between, or start the run with other --workers")
-        if self.slices and workers > self.slices:
-            raise UsageError(_too_many(self.slices, workers))
+        slices = self.slices or self.council.slices
+        if slices and workers > slices:
+            raise UsageError(_too_many(slices, workers))
         self._forfeited = 0
         self.recorder.event("scale", f"from {self.council.wanted} to {workers} workers")
         self.council.want(workers)
@@ -129,9 +145,10 @@ class Supervisor:
     def _start(self) -> None:
         number = self._number
         self._number += 1
-        name = f"w{number}"
+        name = f"w{number}" if self.part is None else self.part.name(number)
         worker, fds = prepare(
             name, agent=self.options.agent, number=number, log=self.folder.log(number),
+            order=number if self.part is None else self.part.order(),
             hear=lambda message: self._hear(name, message),
             fault=lambda text: self._condemn(self.workers[name], Verdict("fault", text)),
             show=lambda line, error: self.recorder.output(name, line, error),
@@ -139,7 +156,7 @@ class Supervisor:
         self.workers[name] = worker
         env = {"STRETTO_WORKER": name, "STRETTO_AGENT": self.options.agent,
                "STRETTO_RUN": str(self.folder.path.resolve()),
-               "STRETTO_OPTIONS": self.options.for_workers(run=self.folder.name, life=self._life, resume=self._resume)}
+               "STRETTO_OPTIONS": self.options.for_workers(run=self.run_name, life=self._life, resume=self._resume)}
 
         async def fork() -> None:
             try:
@@ -150,7 +167,7 @@ class Supervisor:
                 self.ending.fail(Failure(str(error)))
 
         self.council.tell(worker.status)
-        self._spawn(fork())
+        self.spawn(fork())
 
     def _restart(self, worker: Worker, why: str, *, counted: bool = True) -> None:
         """Another worker in its place, if the budget allows and the job wants it."""
@@ -166,11 +183,14 @@ class Supervisor:
             self.balance()
 
         self._scheduled += 1
-        self._spawn(later())
+        self.spawn(later())
 
     def _go_on_without(self, worker: Worker, why: str) -> None:
         budget = f"--max-restarts {self.options.max_restarts} within {self._budget.window_s:.0f} s"
         rest = sum(one.serving or one.status.phase is Phase.FINISHED for one in self.workers.values()) + self._scheduled
+        if self.part is not None:
+            rest = self.part.rest(worker.name) and self.options.least
+            self.council.offer(slots=max(0, self.part.joined.slots - self._forfeited))
         if rest < self.options.least:
             crash = worker.crash
             self.ending.fail(Failure(f"worker {worker.name} {why}, and it is not replaced any more ({budget}): {rest} workers "
@@ -235,10 +255,13 @@ class Supervisor:
         """Workers that would compute other bits are refused."""
         if fingerprint is None:
             return
+        worker.fingerprint = fingerprint
         if self._fingerprint is None:
             self._fingerprint = fingerprint
+            if self.part is not None:
+                self.council.agree(fingerprint=fingerprint)
             return
-        found = differences(fingerprint, self._fingerprint)
+        found = differences(fingerprint, self.council.fingerprint or self._fingerprint)
         if not found:
             return
         text = f"would compute other bits: {'; '.join(found)}"
@@ -250,6 +273,13 @@ class Supervisor:
         elif not worker.dismissed:
             self._let_go(worker, f"{text}. Make them alike, or allow it with --allow-mixed", refused=True)
 
+    def compare(self) -> None:
+        """The job's fingerprint is known: it may be another host's."""
+        self._fingerprint = self.council.fingerprint or self._fingerprint
+        for worker in list(self.workers.values()):
+            if worker.serving and worker.status.phase is not Phase.MEMBER:
+                self._compare(worker, worker.fingerprint)
+
     def _ready(self, worker: Worker, *, slices: int, shape: str) -> None:
         if worker.dismissed:
             return
@@ -257,7 +287,7 @@ class Supervisor:
         self.recorder.event("ready", f"after {time.monotonic() - worker.started:.2f} s", worker=worker.name)
         if not self.slices and slices >= self.options.least:
             self.slices = slices
-            self.council.agree_on_slices(slices)
+            self.council.agree(slices=slices)
             if self.council.wanted > slices:
                 self.recorder.event("warning", f"{_too_many(slices, self.council.wanted)}; going on with {slices}")
                 self.council.want(slices)
@@ -284,11 +314,12 @@ class Supervisor:
 
     def _finished(self, worker: Worker, fields: dict[str, Any]) -> None:
         self.ending.finished(worker.name, fields)
-        worker.status = replace(worker.status, phase=Phase.FINISHED, tick=fields.get("tick"))
+        worker.status = replace(worker.status, phase=Phase.FINISHED, tick=fields.get("tick"),
+                                digest=str(fields.get("digest") or ""))
         self.recorder.event("finished", worker=worker.name)
         self.council.tell(worker.status)
         self._see_whether_over()
-        self._spawn(self._see_out(worker))
+        self.spawn(self._see_out(worker))
 
     async def _see_out(self, worker: Worker) -> None:
         """A script that has ended may still have threads and exit handlers; they are not waited for without end."""
@@ -300,7 +331,7 @@ class Supervisor:
 
     def _goes_on(self, worker: Worker, fields: dict[str, Any]) -> None:
         """Once somebody has finished, the leader has to know of everybody who trains further than that one did."""
-        if any(one.status.phase is Phase.FINISHED for one in self.workers.values()) and isinstance(fields.get("tick"), int):
+        if any(one.phase is Phase.FINISHED for one in self.council.statuses.values()) and isinstance(fields.get("tick"), int):
             worker.status = replace(worker.status, tick=fields["tick"])
             self.council.tell(worker.status)
 
@@ -317,7 +348,7 @@ class Supervisor:
     # ---- what the leader decides
 
     def publish(self, roster: Roster) -> None:
-        self.recorder.roster(roster)
+        self.recorder.roster(roster, agent=self.options.agent)
         message = {"kind": "roster", "roster": roster.document()}
         for name in (*roster.workers, *roster.left):
             self._send(name, message)
@@ -353,8 +384,22 @@ class Supervisor:
         failure = Failure(text, crash.traceback if crash else "", exit_code_of(crash))
         self.ending.end(replace(Outcome.failed(failure), lost=True))
 
-    def fail(self, reason: str) -> None:
-        self.ending.fail(Failure(reason))
+    def fail(self, reason: str, *, traceback: str = "", exit_code: int = 1) -> None:
+        self.ending.fail(Failure(reason, traceback, exit_code))
+
+    def asked_to_stop(self, *, now: bool) -> None:
+        self._stop(now=now, code=STOPPED)
+
+    def asked_to_leave(self) -> None:
+        if self.part is not None:
+            self.part.leave(now=False, code=0)
+
+    def ended(self, document: dict[str, Any]) -> None:
+        if self.part is not None:
+            self.part.ended(document)
+
+    def ousted(self, reason: str) -> None:
+        self.ending.end(replace(Outcome.failed(Failure(reason)), own=True))
 
     def _send(self, name: str, message: Message) -> None:
         worker = self.workers.get(name)
@@ -392,7 +437,7 @@ class Supervisor:
         self.council.tell(worker.status)
 
     def _died(self, name: str, code: int) -> None:
-        self._spawn(self._bury(self.workers[name], code))
+        self.spawn(self._bury(self.workers[name], code))
 
     async def _bury(self, worker: Worker, code: int) -> None:
         await worker.last_words()
@@ -422,13 +467,26 @@ class Supervisor:
     def _forks_gone(self, code: int) -> None:
         failure = Failure(f"the fork server ended with {describe_exit(code)}, and its workers with it: was the machine "
                           "out of memory?")
-        self.ending.end(replace(Outcome.failed(failure), lost=True))
+        self.ending.end(replace(Outcome.failed(failure), lost=self.part is None, own=True))
 
     # ---- the end of the job
 
-    def stop(self, *, now: bool, interrupted: bool = False) -> None:
-        """In order at the next boundary, or at once. A second call may make it `now`."""
+    def quit(self, *, now: bool, interrupted: bool = False) -> None:
+        """This process was asked to go. In a job on several hosts the others go on."""
         code = INTERRUPTED if interrupted else STOPPED
+        if self.part is not None:
+            self.part.leave(now=now, code=code)
+        else:
+            self._stop(now=now, code=code)
+
+    def stop(self, *, now: bool) -> None:
+        """The job shall end: in order at the next boundary, or at once. A second call may make it `now`."""
+        if self.part is not None:
+            self.council.ask_to_stop(now=now)
+        else:
+            self._stop(now=now, code=STOPPED)
+
+    def _stop(self, *, now: bool, code: int) -> None:
         members = self.council.roster is not None
         if self.ending.stopping is None:
             self.recorder.event("stop", "now" if now else "at the next step boundary")
@@ -443,7 +501,7 @@ class Supervisor:
                                            "they are killed")
             self.ending.end(Outcome("stopped", code))
 
-        self._spawn(patience())
+        self.spawn(patience())
 
     def _ask_chief_to_stop(self) -> None:
         if self.ending.stopping is not None and self.council.chief is not None:
@@ -453,14 +511,15 @@ class Supervisor:
         """Ends the job when its members have, and their processes too: a script may still write its model."""
         alive = [worker for worker in self.workers.values() if not worker.dead]
         finished = [worker for worker in self.workers.values() if worker.status.phase is Phase.FINISHED]
-        untrained = self.council.roster is None and not any(worker.serving for worker in self.workers.values())
-        if not finished:
-            if self.ending.stopping is not None and not alive:
-                self.ending.end(Outcome("stopped", self.ending.stopping))
+        untrained = bool(finished) and self.council.roster is None and not any(worker.serving for worker in self.workers.values())
+        if any(worker in alive for worker in finished):
             return
-        if not (self.council.over or untrained) or any(worker in alive for worker in finished):
-            return
-        self.ending.conclude()
+        if self.council.over or untrained:
+            return self.ending.conclude(self.council.digests)
+        if finished and self.part is not None:
+            return self.part.finished()
+        if not finished and not alive and self.ending.stopping is not None and self.part is None:
+            self.ending.end(Outcome("stopped", self.ending.stopping))
 
     async def _tear_down(self) -> None:
         for worker in self.workers.values():
@@ -476,7 +535,7 @@ class Supervisor:
                 worker.close()
         self.recorder.settle()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
@@ -485,7 +544,8 @@ class Supervisor:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             error = task.exception()
-            self.ending.fail(Failure(f"the agent itself failed: {error!r}", "".join(traceback.format_exception(error))))
+            failure = Failure(f"the agent itself failed: {error!r}", "".join(traceback.format_exception(error)))
+            self.ending.end(replace(Outcome.failed(failure), own=True))
 
     def status(self) -> dict[str, Any]:
         return standing(self)

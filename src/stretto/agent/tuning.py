@@ -30,7 +30,7 @@ class Tuning:
 
     def commit(self, fields: dict[str, Any]) -> None:
         self._straggling.commit(fields)
-        if self._autoscaler is not None:
+        if self._autoscaler is not None and self._agent.council.chief_is_here:
             self._autoscaler.commit(fields, slices=self._agent.slices)
 
     def switched(self, worker: str, fields: dict[str, Any]) -> None:

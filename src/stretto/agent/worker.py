@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from stretto.agent.blame import Crash
 from stretto.agent.forks import Descriptors
@@ -35,6 +35,7 @@ class Worker:
     log: BinaryIO | None
     started: float = field(default_factory=time.monotonic)
     pid: int = 0
+    fingerprint: dict[str, Any] | None = None
     greeted: bool = False
     """It has called stretto.join."""
     crash: Crash | None = None
@@ -75,6 +76,7 @@ def prepare(
     *,
     agent: str,
     number: int,
+    order: int,
     log: Path,
     hear: Callable[[Message], None],
     fault: Callable[[str], None],
@@ -93,7 +95,7 @@ def prepare(
         file = None
         show(f"(no log: {error.strerror})", True)
     worker = Worker(
-        status=WorkerStatus(worker=name, agent=agent, phase=Phase.STARTING, order=number),
+        status=WorkerStatus(worker=name, agent=agent, phase=Phase.STARTING, order=order),
         number=number,
         link=Link(ours, hear=hear, fault=fault),
         beat=reader,

@@ -1,39 +1,92 @@
-"""`stretto audit`: exactly once, proved from the journal."""
+"""`stretto audit`: exactly once, proved from the journal; of a job on several hosts, from all of their journals together."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+import typer
 from typer import Exit
 
-from stretto.cli.common import Json, Run, Runs, emit, folder_of
-from stretto.core.audit import Audit, audit
-from stretto.core.errors import UsageError
-from stretto.core.journal import Parser
+from stretto.agent.folder import RunFolder, every
+from stretto.cli.common import Json, Runs, emit, folder_of, runs_folder
+from stretto.core.audit import FINDINGS, Audit, audit
+from stretto.core.errors import RunNotFound, UsageError
+from stretto.core.journal import Parser, Record
+from stretto.core.merging import merge
+
+Several = Annotated[list[str], typer.Argument(metavar="RUN...", help="The run's name or folder; of a job on several hosts, all of "
+                                                                     "its hosts' folders, or the job's name.", show_default=False)]
 
 
-def command(run: Run, *, runs: Runs = None, json: Json = False) -> None:
-    folder = folder_of(run, runs)
-    try:
-        data = folder.journal.read_bytes()
-    except FileNotFoundError:
-        raise UsageError(f"run {folder.name!r} has no journal at {folder.journal}: it was never started") from None
-    parser = Parser()
-    found = _with_result(audit(parser.feed(data)), folder.read(folder.result))
+def command(run: Several, *, runs: Runs = None, json: Json = False) -> None:
+    folders = _folders(run, runs)
+    parsers = [Parser() for _ in folders]
+    journals = {folder.name: list(parser.feed(_read(folder))) for folder, parser in zip(folders, parsers, strict=True)}
+    found = _one(folders[0], journals) if len(folders) == 1 else _together(folders, journals)
+    torn, skipped = any(one.torn for one in parsers), sum(one.skipped for one in parsers)
+    name = " ".join(journals)
     if json:
-        emit({"run": folder.name, "holds": found.holds, **asdict(found), "torn": parser.torn, "skipped": parser.skipped})
+        emit({"run": name, "holds": found.holds, **asdict(found), "torn": torn, "skipped": skipped})
     else:
-        print(f"{folder.name}: {found.steps} committed steps, {found.epochs} finished epochs, {found.samples} samples, "
+        print(f"{name}: {found.steps} committed steps, {found.epochs} finished epochs, {found.samples} samples, "
               f"{found.digests} comparisons of digests")
-        if parser.skipped:
-            print(f"{parser.skipped} lines of the journal could not be read (cut off by a crash)")
+        if skipped:
+            print(f"{skipped} lines of the journal could not be read (cut off by a crash)")
         for finding in found.findings:
             print(f"WRONG: {finding}")
         if found.holds:
             print("holds: every sample of every finished epoch is in exactly one committed step, steps have no gap, "
                   "and wherever digests were taken they were equal")
     raise Exit(0 if found.holds else 1)
+
+
+def _folders(names: list[str], runs: Path | None) -> list[RunFolder]:
+    """Those that were named; a job's name stands for the folders of all of its hosts that are here."""
+    if len(names) == 1:
+        try:
+            return [folder_of(names[0], runs)]
+        except RunNotFound:
+            here = [(one, _job(one)) for one in every(runs_folder(runs))]
+            ours = [(folder, job) for folder, job in here if job.get("name") == names[0]]
+            if not ours:
+                raise
+            return [folder for folder, job in ours if job.get("id") == ours[-1][1].get("id")]
+    folders = [folder_of(name, runs) for name in names]
+    jobs = {str(_job(folder).get("id", folder.path)) for folder in folders}
+    if len(jobs) > 1:
+        raise UsageError(f"{', '.join(names)} are not of one job: name the folders of the hosts of one job only")
+    return folders
+
+
+def _job(folder: RunFolder) -> dict[str, Any]:
+    return (folder.read(folder.request) or {}).get("job") or {}
+
+
+def _read(folder: RunFolder) -> bytes:
+    try:
+        return folder.journal.read_bytes()
+    except FileNotFoundError:
+        raise UsageError(f"run {folder.name!r} has no journal at {folder.journal}: it was never started") from None
+
+
+def _one(folder: RunFolder, journals: dict[str, list[Record]]) -> Audit:
+    found = _with_result(audit(journals[folder.name]), folder.read(folder.result))
+    if not found.holds and _job(folder):
+        more = f"this is one host's journal of job {_job(folder).get('name')!r}: name the folders of its other hosts too"
+        found = replace(found, findings=(*found.findings, more))
+    return found
+
+
+def _together(folders: list[RunFolder], journals: dict[str, list[Record]]) -> Audit:
+    records, wrong = merge(journals)
+    found = audit(records)
+    finals = {str(result["digest"]): folder.name for folder in folders
+              if (result := folder.read(folder.result)) and result.get("state") == "finished" and result.get("digest")}
+    if len(finals) > 1:
+        wrong.append(f"hosts have ended with different digests: {', '.join(f'{n} {d[:12]}' for d, n in finals.items())}")
+    return replace(found, findings=(*wrong, *found.findings)[:FINDINGS])
 
 
 def _with_result(found: Audit, result: dict[str, Any] | None) -> Audit:

@@ -47,6 +47,7 @@ def load(name: str) -> Any:
     if app is None:
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
         command = _either(module.command, verb.server) if verb.server else module.command
+        command = _by_store(command, name) if verb.store else command
         app.command(name, help=verb.help, context_settings=getattr(module, "CONTEXT", None))(command)
     command = typer.main.get_command(app)
     command.name = name
@@ -57,6 +58,12 @@ def _either(command: Any, server: str) -> Any:
     from stretto.cli.either import either
 
     return either(command, server)
+
+
+def _by_store(command: Any, verb: str) -> Any:
+    from stretto.cli.abroad import by_store
+
+    return by_store(command, verb)
 
 
 def group() -> LazyVerbs:

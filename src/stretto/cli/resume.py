@@ -56,6 +56,9 @@ def _options(folder: RunFolder, *, workers: str | None, start: int | None, allow
     if result is not None and result.get("state") == "finished":
         raise UsageError(f"run {folder.name!r} has finished: there is nothing to go on with (`stretto export {folder.name}` has "
                          "its weights)")
+    if document.get("shared"):
+        raise UsageError(f"run {folder.name!r} is one host's part of a job: start the job again with the same `stretto run "
+                         "--store` command, and it goes on from its last checkpoint")
     if alive(folder):
         raise UsageError(f"run {folder.name!r} runs: stop it first with `stretto stop {folder.name}`")
     options = RunOptions.read(document)

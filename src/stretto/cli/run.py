@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Exit, Option
 
 from stretto.agent.folder import RunFolder
+from stretto.agent.hosts.shared import Shared
 from stretto.agent.options import RunOptions, parse_workers
 from stretto.agent.outcome import Outcome
 from stretto.agent.record import Observer
@@ -61,15 +62,51 @@ def command(
     stragglers: Annotated[str, Option(help="Slow workers: rebalance, replace or ignore.")] = "rebalance",
     replay: Annotated[str | None, Option(metavar="RUN", show_default=False,
                                          help="Repeat a run with its batch plan, to its digest.")] = None,
+    store: Annotated[str | None, Option(metavar="URL", show_default=False,
+                                        help="For several hosts: etcd://H1:2379,H2:2379 or tcp://H1:7070. Run the same command on "
+                                             "every host.")] = None,
+    job: Annotated[str | None, Option(help="With --store: the job's name.", show_default=False)] = None,
+    slots: Annotated[int | None, Option(help="With --store: workers that this host may run [default: its cores].",
+                                        show_default=False)] = None,
+    interface: Annotated[str | None, Option(metavar="NAME|ADDRESS", show_default=False,
+                                            help="With --store: where the other hosts reach this one [default: the way to the "
+                                                 "store].")] = None,
+    host: Annotated[str, Option("--host", help="With --store: what this host is called [default: its name].",
+                                show_default=False)] = "",
+    store_token: Annotated[str | None, Option(metavar="FILE", show_default=False,
+                                              help="The tcp store's secret; or set STRETTO_STORE_TOKEN.")] = None,
+    store_ca: Annotated[str | None, Option(metavar="FILE", help="The store's CA certificate, for TLS.", show_default=False)] = None,
+    store_cert: Annotated[str | None, Option(metavar="FILE", help="This host's certificate.", show_default=False)] = None,
+    store_key: Annotated[str | None, Option(metavar="FILE", help="The certificate's key.", show_default=False)] = None,
+    lease: Annotated[float, Option(help="With --store: seconds after which a silent host counts as lost.")] = 2.0,
+    fence: Annotated[float | None, Option(help="With --store: seconds that training goes on without the store [default: 90].",
+                                          show_default=False)] = None,
+    hosts: Annotated[str | None, Option(metavar="A,B,C:4", show_default=False,
+                                        help="Start the job on these hosts over ssh and show what all of them say.")] = None,
+    detach: Annotated[bool, Option("--detach", hidden=True)] = False,
     tensorboard: Annotated[bool, Option(help="Write TensorBoard files where it is installed.")] = True,
     quiet: Annotated[bool, Option("--quiet", "-q", help="Show only what goes wrong.")] = False,
     json: Json = False,
 ) -> None:
+    if hosts is not None:
+        from stretto.cli.hosts import launch
+
+        if not script:
+            raise UsageError("name the training script, as in `stretto run --hosts a,b train.py`")
+        token = Shared(store or "tcp://any:1", "any", token_file=store_token).token()
+        return launch(hosts, script=script, args=args or (), store=store, job=job, runs=runs, token=token)
+    if detach:
+        from stretto.cli.hosts import run_detached
+
+        words = [word for word in sys.argv[2:] if word != "--detach"]
+        return run_detached(words, job=job or "run", runs=runs)
     if restart_mode is None and (nproc_per_node is not None or nnodes is not None or standalone):
         raise UsageError("--nproc-per-node, --nnodes and --standalone are torchrun's, for scripts that are not written for "
                          "stretto: add --restart-mode torchrun, or use --workers")
     if restart_mode is not None and restart_mode not in MODES:
         raise UsageError(f"--restart-mode {restart_mode!r} is unknown: there is {', '.join(MODES)}")
+    if store is not None and (restart_mode is not None or replay is not None):
+        raise UsageError("--restart-mode and --replay are for one machine: leave out --store")
     least, most = parse_workers(workers or "1")
     if restart_mode is not None:
         flags = Flags.read(nnodes=nnodes, nproc_per_node=nproc_per_node, max_restarts=max_restarts)
@@ -82,6 +119,9 @@ def command(
         slice_timeout_s=slice_timeout, grace_s=grace, allow_mixed=allow_mixed, tensorboard=tensorboard,
         checkpoints=parse_checkpoints(checkpoint, every=checkpoint_every, keep=keep),
         autoscale=autoscale, price=price, worth=worth, stragglers=stragglers,
+        shared=_shared(store, job, slots=slots, interface=interface, host=host, token_file=store_token, ca=store_ca,
+                       certificate=store_cert, key=store_key, lease_s=lease,
+                       fence_s=fence),
     )
     if replay is not None:
         return again(options, folder_of(replay, runs), watch=lambda folder, go: watch(folder, go, quiet=quiet, json=json),
@@ -94,6 +134,16 @@ def command(
     else:
         folder = open_run(options)
         watch(folder, lambda observer: run(options, folder, observer=observer), quiet=quiet, json=json)
+
+
+def _shared(store: str | None, job: str | None, **options: Any) -> Shared | None:
+    if store is None:
+        if job is not None:
+            raise UsageError(f"--job {job} names a job on several hosts: say which store they share with --store")
+        return None
+    if job is None:
+        raise UsageError(f"--store {store} needs the job's name, the same on every host: --job NAME")
+    return Shared(store, job, **options)
 
 
 def watch(folder: RunFolder, go: Callable[[Observer], Outcome], *, quiet: bool, json: bool) -> None:

@@ -12,6 +12,8 @@ class Verb:
     help: str
     extra: str = ""
     """The extra that it needs, named when an import fails."""
+    store: bool = False
+    """It can also be asked of a job on several hosts, by its store (`cli/abroad.py`)."""
     server: str = ""
     """The function of `cli/jobs.py` that does the same for a job of the server."""
 
@@ -21,11 +23,12 @@ VERBS: dict[str, Verb] = {
     "resume": Verb("stretto.cli.resume", "Go on with a run from its last complete checkpoint.", server="resume"),
     "checkpoints": Verb("stretto.cli.checkpoints", "List a run's checkpoints: step, size, complete or not, age."),
     "export": Verb("stretto.cli.export", "Write a checkpoint's weights as one safetensors file."),
-    "drain": Verb("stretto.cli.drain", "Let an agent's workers go at the next step boundary."),
-    "ps": Verb("stretto.cli.ps", "List runs: state, workers, step, speed, loss.", server="ps"),
-    "scale": Verb("stretto.cli.scale", "Change the number of workers of a run, while it trains.", server="scale"),
-    "logs": Verb("stretto.cli.logs", "Show what workers print.", server="logs"),
-    "stop": Verb("stretto.cli.stop", "End a run at its next step boundary, or now."),
+    "drain": Verb("stretto.cli.drain", "Let an agent's workers go at the next step boundary.", store=True),
+    "ps": Verb("stretto.cli.ps", "List runs: state, workers, step, speed, loss.", store=True, server="ps"),
+    "scale": Verb("stretto.cli.scale", "Change the number of workers of a run, while it trains.", store=True, server="scale"),
+    "logs": Verb("stretto.cli.logs", "Show what workers print.", store=True, server="logs"),
+    "stop": Verb("stretto.cli.stop", "End a run at its next step boundary, or now.", store=True),
+    "attach": Verb("stretto.cli.attach", "Show again what the hosts of a job say that was started with --hosts."),
     "show": Verb("stretto.cli.show", "Show one run: what was asked, how it went, every change with its pause.", server="one"),
     "explain": Verb("stretto.cli.explain", "Say why a run had the batch sizes and the workers that it had.", server="explain"),
     "audit": Verb("stretto.cli.audit", "Prove from the journal that every sample was in exactly one committed step."),

@@ -6,6 +6,7 @@ that even the keeper was killed; `begun` tells these two apart.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -47,6 +48,8 @@ class Life:
     stop_since: dict[Stop, float] = field(default_factory=dict)
     """When each kind of stop was asked for first, and when last: `stop_sent`."""
     stop_sent: dict[Stop, float] = field(default_factory=dict)
+    steering: asyncio.Task[None] | None = None
+    """A request to its agent that is under way."""
     gone: bool = False
     tries: int = 0
 

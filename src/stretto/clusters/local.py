@@ -152,8 +152,7 @@ class LocalCluster:
     async def watch(self) -> AsyncIterator[Sequence[Sighting]]:
         while not self._closed:
             sightings = await asyncio.to_thread(self._look)
-            for life in [life for life in self.lives.values() if not life.gone and life.seen]:
-                await self._steer(life)
+            self._steer_all()
             sightings, self._news = sightings + self._news, []
             if sightings:
                 yield sightings
@@ -204,6 +203,13 @@ class LocalCluster:
         one = life.assignment
         self._news.append(Sighting(Seen.GONE, one.job, one.life, offset=life.tail.offset, code=code, text=text))
 
+    def _steer_all(self) -> None:
+        """Each life by itself: an agent that does not answer holds up nobody else's news."""
+        for life in self.lives.values():
+            idle = life.steering is None or life.steering.done()
+            if idle and life.seen and not life.gone and (life.assignment.stop is not None or life.asked != life.assignment.workers):
+                life.steering = asyncio.create_task(self._steer(life))
+
     async def _steer(self, life: Life) -> None:
         """Brings one running life to what is wanted of it. What does not work is tried at the next look."""
         one = life.assignment
@@ -215,6 +221,8 @@ class LocalCluster:
                 life.asked = one.workers
         except Unreachable:
             pass
+        except OSError as error:
+            self._news.append(Sighting(Seen.TROUBLE, one.job, one.life, text=f"cannot be steered: {error}"))
         except Denied as error:
             life.asked = one.workers
             self._news.append(Sighting(Seen.TROUBLE, one.job, one.life, text=str(error)))
@@ -268,6 +276,9 @@ class LocalCluster:
     async def close(self) -> None:
         self._closed = True
         self._wake.set()
+        for life in self.lives.values():
+            if life.steering is not None:
+                life.steering.cancel()
 
 
 def _stopped(one: Assignment) -> Assignment:

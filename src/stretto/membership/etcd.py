@@ -23,6 +23,8 @@ from stretto.membership.store import Change, Compacted, Entry, Guard, Put, Store
 
 IDLE_S = 2.0
 """A watch on which nothing came asks for progress, so that a dead connection is found out."""
+LED = ("hasleader", "true")
+"""A member that has lost touch with the others of its cluster says so instead of showing what it last knew."""
 
 
 def _import_rpc() -> Any:
@@ -45,7 +47,7 @@ def _import_rpc() -> Any:
 class EtcdOptions:
     endpoints: tuple[str, ...]
     prefix: str = ""
-    """Of all keys; one job has one prefix."""
+    """Of all keys; one job has one prefix, and all jobs together have the one above."""
     user: str = ""
     password: str = field(default="", repr=False)
     ca: Path | None = None
@@ -65,7 +67,7 @@ class EtcdOptions:
             raise UsageError(f"--store {url!r}: expected etcd://HOST:PORT[,HOST:PORT…][/PREFIX]")
         if (certificate is None) != (key is None):
             raise UsageError("a TLS client certificate and its key belong together: give both or none")
-        prefix = f"{parts.path.strip('/') or 'stretto'}/{job}/"
+        prefix = "/".join([parts.path.strip("/") or "stretto", *([job] if job else []), ""])
         return EtcdOptions(endpoints, prefix, unquote(user), unquote(password), ca, certificate, key, answer_s)
 
 
@@ -264,12 +266,12 @@ class EtcdStore:
     async def _metadata(self, index: int) -> tuple[tuple[str, str], ...]:
         options, rpc = self._options, self._rpc
         if not options.user:
-            return ()
+            return (LED,)
         if index not in self._tokens:
             request = rpc.AuthenticateRequest(name=options.user, password=options.password)
             answer = await rpc.AuthStub(self._channel(index)).Authenticate(request, timeout=options.answer_s)
             self._tokens[index] = str(answer.token)
-        return (("token", self._tokens[index]),)
+        return (LED, ("token", self._tokens[index]))
 
 
 def _end(low: bytes) -> bytes:

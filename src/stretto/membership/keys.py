@@ -13,7 +13,11 @@
 | `broken` | `{number, reason}`: everything up to this number is broken | leader | |
 | `dismissed/ID` | `{worker, reason}`: this worker has to go | leader | |
 | `targets/AGENT` | `{workers}`: how many workers this agent shall keep running | leader | |
-| `outcome` | `{state: finished, failed or lost; reason; tick; life}` | leader | |
+| `outcome` | `{state: finished, failed or lost; reason; tick; life; digests}` | leader; `failed` by any agent | |
+| `stop` | `{now}`: the job shall end, at the next boundary or at once | anybody | |
+| `drains/AGENT` | `{agent}`: this agent's workers shall leave, and then the agent | anybody | |
+| `joins/HOST` | `{count}`: agents that this host has had, which makes their names unique | the agent | |
+| `ended` | `{id, state, digest, …}`: what was left of a job that has ended, for those who come late | last agent | a minute |
 
 What an agent does: it keeps its own entry and its workers' entries (put after every change: ready, prepared, switched,
 halted, finished, gone), passes `roster` and `broken` on to its workers whenever they change (and once to every new
@@ -50,6 +54,10 @@ BROKEN = "broken"
 DISMISSED = "dismissed/"
 TARGETS = "targets/"
 OUTCOME = "outcome"
+STOP = "stop"
+DRAINS = "drains/"
+JOINS = "joins/"
+ENDED = "ended"
 
 Entries = Mapping[str, Entry]
 
@@ -153,8 +161,11 @@ def write(action: Action, entries: Entries, *, office: Guard) -> Write | None:
 
 
 def finish(entries: Entries, *, office: Guard, tick: int) -> Write | None:
-    """The job is over and its final state is at this tick."""
-    return _outcome(entries, _follows(entries, office), {"state": "finished", "reason": "", "tick": tick})
+    """The job is over and its final state is at this tick. `digests` has one worker for each digest that was told."""
+    ended = (status for status in statuses(entries).values() if status.phase is Phase.FINISHED and status.digest)
+    digests = {status.digest: status.worker for status in ended}
+    return _outcome(entries, _follows(entries, office),
+                    {"state": "finished", "reason": "", "tick": tick, "digests": digests})
 
 
 def revive(entries: Entries, *, office: Guard) -> Write:

@@ -4,6 +4,7 @@ the store."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 
 from stretto.membership.store import Change, Compacted, Entry, Store, StoreError
 
@@ -11,7 +12,9 @@ from stretto.membership.store import Change, Compacted, Entry, Store, StoreError
 class Mirror:
     """`entries` is the store as it was at `revision`: late, never wrong. `run` keeps it so until it is cancelled."""
 
-    def __init__(self, store: Store, *, prefix: str = "", pause_s: float = 0.2) -> None:
+    def __init__(self, store: Store, *, prefix: str = "", pause_s: float = 0.2,
+                 doubt: Callable[[Mapping[str, Entry]], str] = lambda entries: "") -> None:
+        """`doubt` says what is wrong with a store that answers but is not the one that it was."""
         self.entries: dict[str, Entry] = {}
         self.revision = 0
         self.version = 0
@@ -21,6 +24,7 @@ class Mirror:
         self._store = store
         self._prefix = prefix
         self._pause_s = pause_s
+        self._doubt = doubt
         self._news = asyncio.Event()
 
     async def run(self) -> None:
@@ -38,6 +42,9 @@ class Mirror:
     async def refresh(self) -> None:
         """Reads everything again."""
         entries, revision = await self._store.read(self._prefix)
+        doubt = self._doubt({entry.key: entry for entry in entries})
+        if doubt:
+            raise StoreError(doubt)
         if revision >= self.revision or self.trouble is not None:
             self.entries = {entry.key: entry for entry in entries}
             self.revision = revision
@@ -58,6 +65,9 @@ class Mirror:
     async def _follow(self) -> None:
         async for change in self._store.watch(self._prefix, after=self.revision):
             self._apply(change)
+            doubt = self._doubt(self.entries)
+            if doubt:
+                raise StoreError(doubt)
             self._tell()
 
     def _apply(self, change: Change) -> None:

@@ -18,11 +18,11 @@ GAIN = 0.9
 
 def choose(members: Iterable[WorkerStatus], newcomers: Iterable[WorkerStatus], *, count: int) -> list[WorkerStatus]:
     """The `count` workers of the next plan. The newest leave first; somebody who has the state always stays."""
-    members = sorted(members, key=lambda status: status.order)
+    members = sorted(members, key=lambda status: (status.order, status.worker))
     stay = [status for status in members if not status.leaving][:count]
     if not stay and members:
         stay = members[:1]
-    fresh = sorted((status for status in newcomers if not status.leaving), key=lambda status: status.order)
+    fresh = sorted((status for status in newcomers if not status.leaving), key=lambda status: (status.order, status.worker))
     return stay + fresh[: max(0, count - len(stay))]
 
 

@@ -54,6 +54,8 @@ class WorkerStatus:
     """Its agent wants it out at the next plan: a drain."""
     speed: float = 1.0
     """Slices a second, relative to the others."""
+    digest: str = ""
+    """Of its final state, once it is finished."""
     blames: str = ""
     """The worker that it could not reach when it halted by itself, where it knows."""
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gc
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,7 @@ from stretto.server.jobs.state import Draft
 from stretto.server.settings import Settings
 from stretto.server.storage.database import Lock, connect, migrate
 from stretto.server.storage.ledger import Ledger
-from stretto.server.storage.records import Storage
+from stretto.server.storage.records import Storage, Stored
 from stretto.server.storage.tokens import TokenStore
 
 SLOW_LOOPS_S = 60.0
@@ -125,7 +125,12 @@ def build(settings: Settings, *, cluster: Cluster | None = None) -> Server:
         allocation=lambda tenant: allocation(server, tenant).model_dump_json(),
         event=lambda one: dump(views.event(one)),
     )
-    book = Book(storage, publish=hub.publish)
+
+    def publish(stored: Sequence[Stored]) -> None:
+        conductor.measures.events.inc(len(stored))
+        hub.publish(stored)
+
+    book = Book(storage, publish=publish)
     book.load()
     hub.last = storage.last_event()
     conductor = Conductor(settings, book, hub, cluster)

@@ -23,6 +23,9 @@ BUILD_S = 20.0
 """A group that does not stand after this time is given up: some member is gone, and the leader knows or will know."""
 CONNECT_S = 5.0
 """Connecting members that are all there takes milliseconds; only one that dies at this moment makes the others wait."""
+SILENCE_S = 10.0
+"""A connection on which nothing that was sent is acknowledged for so long is broken: packets may get lost in one direction only,
+and then nobody's lease runs out. A peer that only computes acknowledges, because gloo reads on a thread of its own."""
 OPERATION_S = 600.0
 """An exchange may wait this long for a peer: the supervisor ends whoever hangs, long before."""
 
@@ -51,6 +54,14 @@ def _belongs(fd: int, stores: set[int]) -> bool:
         return False
 
 
+def _give_up_after(fd: int, silence_s: float) -> None:
+    try:
+        with socket.socket(fileno=os.dup(fd)) as held:
+            held.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(silence_s * 1e3))
+    except OSError:
+        return  # it is gone already
+
+
 def _connected(held: socket.socket) -> bool:
     try:
         held.getpeername()
@@ -64,7 +75,11 @@ class Rendezvous:
 
     def __init__(self, host: str) -> None:
         self.host = host
-        self._own = dist.TCPStore(host, 0, None, True, timedelta(seconds=BUILD_S), wait_for_workers=False)
+        # torch would listen on every address of the machine: it is handed a socket that listens on this one.
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host, 0), family=family, backlog=4096)
+        self._own = dist.TCPStore(host, listening.getsockname()[1], None, True, timedelta(seconds=BUILD_S), wait_for_workers=False,
+                                  master_listen_fd=listening.detach())
         self._clients: dict[tuple[str, int], dist.TCPStore] = {}
 
     @property
@@ -122,6 +137,7 @@ class Group:
         for fd in new:
             if _belongs(fd, stores):
                 self._fds[fd] = os.fstat(fd).st_ino
+                _give_up_after(fd, SILENCE_S)
 
     def _meet(self, store: dist.Store, wanted: Callable[[], bool]) -> None:
         """Waits until all members are here, so that connecting, which cannot be interrupted, is short."""

@@ -188,7 +188,7 @@ export interface JobSpec {
   price_limit?: number | null;
   /** may be set back to the queue when somebody more important needs its slots */
   preemptible?: boolean;
-  /** how often a job is started again whose processes were lost, and lost workers of one start replaced */
+  /** how often lost processes are replaced (all, or some workers) before it has failed */
   restarts?: number;
   /** a job without a first step after this has failed */
   ready_timeout_s?: number;

@@ -5,7 +5,7 @@ import { api, Refusal, sentence } from "../api/client";
 import type { Job } from "../api/types";
 import { plural } from "../lib/format";
 import { go } from "../lib/route";
-import { forget, learn, may } from "../state/live";
+import { forget, learn, leaving, may } from "../state/live";
 import { Ask, type Question } from "./ask";
 
 const ENDED = new Set(["finished", "failed", "cancelled"]);
@@ -69,14 +69,19 @@ export function Controls({ job, changed }: { job: Job; changed: () => void }) {
       title: `Remove ${job.name}?`,
       text: "The job, its curves, its logs and its run folder are deleted.",
       yes: "Remove it",
-      act: () =>
+      act: () => {
+        leaving.add(job.id);
         void api.delete(path).then(
           () => {
             forget(job.id);
             go("/jobs");
           },
-          (error) => setSaid({ text: sentence(error), bad: true }),
-        ),
+          (error) => {
+            leaving.delete(job.id);
+            setSaid({ text: sentence(error), bad: true });
+          },
+        );
+      },
     });
   const allowed = may("submitter");
   return (

@@ -4,7 +4,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { api } from "../api/client";
 import type { Event, EventPage, Explanation, Job, Series, Sizes } from "../api/types";
 import { Curves } from "../lib/curves";
-import { events, generation, learn, line, onPoints, stream } from "./live";
+import { events, generation, isRemoved, learn, leaving, line, onPoints, stream } from "./live";
 import { useLoad, useThrottled, type Loaded } from "./load";
 
 const POINTS = 10_000;
@@ -29,6 +29,7 @@ export function useJob(id: string): Whole {
   const sizes = useLoad(id, (signal) => api.get<Sizes>(`${path}/sizes`, {}, signal));
   const past = useLoad(id, (signal) => allEvents(path, signal));
   const refresh = useThrottled(() => {
+    if (isRemoved(id) || leaving.has(id)) return;
     for (const one of [job, explanation, sizes]) one.again();
   }, REFRESH_MS);
 

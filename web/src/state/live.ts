@@ -23,6 +23,8 @@ export const arrivals = signal(0);
 /** One signal a job, so that a change draws one line and not the list. */
 const lines = new Map<string, Signal<JobSummary>>();
 const removed = new Set<string>();
+/** Jobs whose removal was asked for: nothing of theirs is loaded again meanwhile. */
+export const leaving = new Set<string>();
 
 export type Points = Pick<Series, "job" | "step" | "t" | "workers" | "series" | "next">;
 const pointListeners = new Set<(points: Points) => void>();
@@ -73,6 +75,7 @@ export function learn(items: readonly JobSummary[]): void {
 export function forget(id: string): void {
   if (removed.size > MOST_LINES) removed.clear();
   removed.add(id);
+  leaving.delete(id);
   if (lines.delete(id)) arrivals.value++;
 }
 

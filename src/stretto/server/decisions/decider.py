@@ -111,7 +111,9 @@ class Decider:
             record, workers = records.get(job.name), size(answer.places.get(job.name, ()))
             words = answer.reasons.get(job.name, "")
             if record is not None and workers and workers == size(snapshot.places.get(job.name, ())) != record.wanted:
-                words = _moved(record, workers, snapshot, seated) or words
+                words = _moved(record, workers, snapshot, seated)
+            elif record is not None and workers and _seated(record, snapshot):
+                words = "; ".join([f"started on {workers}", *words.split("; ")[1:]])
             found[job.name] = words or _plain(workers, job.least)
         return found
 

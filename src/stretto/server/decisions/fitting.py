@@ -62,9 +62,11 @@ def make_room(jobs: Sequence[Job], nodes: Sequence[Node], places: Mapping[str, P
 
     A policy that chooses sizes may grow everybody from there, and cannot take off again who may not be set back to the queue: so a
     waiting job gets its minimum at the next decision, however little it is worth to the policy. If not all fit, it is the policy's
-    choice who runs.
+    choice who runs; who fits on no node at all does not count.
     """
-    waiting = sorted((job for job in jobs if not places.get(job.name)), key=lambda job: (-job.priority, job.arrival_s, job.name))
+    largest = max((node.slots for node in nodes), default=0)
+    waits = (job for job in jobs if not places.get(job.name) and job.least <= largest)
+    waiting = sorted(waits, key=lambda job: (-job.priority, job.arrival_s, job.name))
     before = {name: tuple(placement) for name, placement in places.items()}
     if not waiting or any(job.quota is not None for job in jobs):
         return before
@@ -81,8 +83,8 @@ class Room:
         self._counts = {name: dict(placement) for name, placement in places.items()}
         self._free = {node.name: node.slots for node in nodes}
         for counts in self._counts.values():
-            for name, count in counts.items():
-                self._free[name] = self._free.get(name, 0) - count
+            for name in counts.keys() & self._free.keys():
+                self._free[name] -= counts[name]
         self._spare = {job.name: size(places[job.name]) - job.least for job in jobs if not job.pinned and places.get(job.name)}
 
     def most(self) -> int:

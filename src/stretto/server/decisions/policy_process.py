@@ -80,9 +80,12 @@ def main() -> None:
 
     names()
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
-    sink.write(READY)
-    sink.flush()
-    serve(sys.stdin.buffer, sink)
+    try:
+        sink.write(READY)
+        sink.flush()
+        serve(sys.stdin.buffer, sink)
+    except BrokenPipeError:  # the server was killed: nobody asks any more
+        os._exit(0)
 
 
 if __name__ == "__main__":

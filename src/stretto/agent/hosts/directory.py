@@ -1,0 +1,142 @@
+"""Jobs of a store as somebody sees them who is not part of them: for the verbs of the command line, from any host."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stretto.agent.hosts.shared import Shared
+from stretto.agent.hosts.stores import Opened, open_store
+from stretto.agent.hosts.wire import ask
+from stretto.core.errors import UsageError
+from stretto.membership import keys
+from stretto.membership.status import Phase
+from stretto.membership.store import Entry, Put, StoreError
+
+ASK_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A job as its keys say."""
+
+    name: str
+    entries: Mapping[str, Entry]
+
+    @property
+    def job(self) -> dict[str, Any]:
+        return keys.value(self.entries, keys.JOB)
+
+    @property
+    def agents(self) -> dict[str, dict[str, Any]]:
+        return keys.under(self.entries, keys.AGENTS)
+
+    @property
+    def state(self) -> str:
+        if keys.OUTCOME in self.entries:
+            return str(keys.value(self.entries, keys.OUTCOME).get("state"))
+        if not self.job:
+            return str(keys.value(self.entries, keys.ENDED).get("state", "unknown"))
+        if not self.agents:
+            return "abandoned"
+        return "stopping" if keys.STOP in self.entries else "running"
+
+    @property
+    def members(self) -> int:
+        roster = keys.roster(self.entries)
+        return len(roster.members) if roster else 0
+
+    @property
+    def settled(self) -> bool:
+        """The last roster is in effect on all of its members."""
+        roster, known = keys.roster(self.entries), keys.statuses(self.entries)
+        if roster is None or keys.broken(self.entries) >= roster.number:
+            return False
+        return all(worker in known and known[worker].roster >= roster.number for worker in roster.workers)
+
+    @property
+    def chief(self) -> str | None:
+        """The agent of the first worker."""
+        roster = keys.roster(self.entries)
+        return roster.members[0].agent if roster and roster.members[0].agent in self.agents else next(iter(self.agents), None)
+
+    def agent(self, name: str) -> str:
+        """An agent by its name or its host's."""
+        for agent, card in self.agents.items():
+            if name in (agent, card.get("host")):
+                return agent
+        raise UsageError(f"job {self.name!r} has no agent {name!r}: it has {', '.join(self.agents) or 'none'}")
+
+    def row(self) -> dict[str, Any]:
+        job, known = self.job, keys.statuses(self.entries)
+        hosts = [{"agent": agent, **{name: card.get(name) for name in ("host", "address", "slots", "folder")},
+                  "draining": bool(card.get("draining")),
+                  "workers": sum(one.agent == agent and one.phase is not Phase.GONE for one in known.values())}
+                 for agent, card in self.agents.items()]
+        return {"name": self.name, "state": self.state, "members": self.members, "settled": self.settled,
+                "least": job.get("least"), "most": job.get("most"), "slices": job.get("slices"),
+                "wanted": keys.value(self.entries, keys.WANTED).get("workers"),
+                "leader": keys.value(self.entries, keys.LEADER).get("agent"), "hosts": hosts}
+
+
+class Directory:
+    """A store, opened for a moment. Nothing here is part of any job."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self.url = shared.store
+        self._opened: Opened | None = None
+
+    async def __aenter__(self) -> Directory:
+        self._opened = await open_store(self._shared, serve=False, every_job=True)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._opened is not None:
+            await self._opened.close()
+
+    async def jobs(self) -> list[Seen]:
+        found: dict[str, dict[str, Entry]] = {}
+        for entry in await self._read(""):
+            name, _, key = entry.key.partition("/")
+            found.setdefault(name, {})[key] = Entry(key, entry.value, entry.revision, entry.created)
+        return [Seen(name, entries) for name, entries in sorted(found.items())]
+
+    async def find(self, name: str) -> Seen:
+        """A job that has not ended."""
+        seen = await self.look(name)
+        if not seen.job:
+            known = [one.name for one in await self.jobs() if one.job]
+            ended = keys.value(seen.entries, keys.ENDED)
+            why = f" any more: it is {ended['state']}" if ended else f": it has {', '.join(known) or 'no jobs'}"
+            raise UsageError(f"{self._shared.store} has no job {name!r}{why}")
+        return seen
+
+    async def look(self, name: str) -> Seen:
+        prefix = f"{name}/"
+        entries = [Entry(one.key.removeprefix(prefix), one.value, one.revision, one.created) for one in await self._read(prefix)]
+        return Seen(name, {one.key: one for one in entries})
+
+    async def write(self, job: str, key: str, document: Mapping[str, Any]) -> None:
+        assert self._opened is not None
+        try:
+            await self._opened.store.commit([Put(f"{job}/{key}", keys.text(document))])
+        except StoreError as error:
+            raise UsageError(f"the store did not answer, so it is not known whether this was heard ({error}): ask again") from None
+
+    async def ask(self, seen: Seen, agent: str, verb: str, **arguments: Any) -> dict[str, Any]:
+        host, port = seen.agents[agent]["address"]
+        return await ask((host, int(port)), verb, token=str(seen.job["token"]), timeout_s=ASK_S, **arguments)
+
+    async def _read(self, prefix: str) -> list[Entry]:
+        assert self._opened is not None
+        for left in (2, 1, 0):
+            try:
+                return (await self._opened.store.read(prefix))[0]
+            except StoreError as error:
+                if not left:
+                    raise UsageError(f"the store {self._shared.store} stopped answering: {error}") from None
+                await asyncio.sleep(0.3)
+        raise AssertionError("unreachable")

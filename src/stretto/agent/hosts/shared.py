@@ -1,0 +1,94 @@
+"""What makes a run part of a job on several hosts."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stretto.core.errors import UsageError
+from stretto.membership.timing import Timing
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+TOKEN = "STRETTO_STORE_TOKEN"
+TOKEN_LEAST = 16
+FOREVER_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The options of `--store`. Secrets are named by their files, because this is written to `run.json`."""
+
+    store: str
+    job: str
+    slots: int | None = None
+    """Workers that this host may run; as many as it has cores for where nothing is said."""
+    interface: str | None = None
+    """An interface's name or an address of this host: where workers and other agents reach this one."""
+    host: str = ""
+    """What this host is called in the job; its own name where nothing is said."""
+    token_file: str | None = None
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    lease_s: float = 2.0
+    fence_s: float | None = None
+    """How long training goes on without the store."""
+
+    @property
+    def label(self) -> str:
+        name = self.host or socket.gethostname().split(".")[0]
+        return re.sub(r"[^A-Za-z0-9_-]", "-", name).strip("-")[:40] or "host"
+
+    def validate(self) -> None:
+        scheme = self.store.partition("://")[0]
+        if scheme not in ("etcd", "etcds", "tcp"):
+            raise UsageError(f"--store {self.store!r} is no store: write etcd://HOST:2379[,HOST:2379…] or tcp://HOST:PORT")
+        if not NAME.fullmatch(self.job):
+            raise UsageError(f"--job {self.job!r} cannot name a job: use letters, digits, '.', '_' and '-', at most 100, "
+                             "and begin with a letter or a digit")
+        if self.slots is not None and not 0 <= self.slots <= 4096:
+            raise UsageError(f"--slots {self.slots} is not a number of workers that a host could run: 0 to 4096")
+        if (self.certificate is None) != (self.key is None):
+            raise UsageError("--store-cert and --store-key belong together: give both or none")
+        self.timing()
+
+    def timing(self) -> Timing:
+        """The times of this job. A store inside an agent is gone for good when that agent is: nobody waits for it with a
+        fence, so training goes on without it."""
+        if not 1.0 <= self.lease_s <= 600:
+            raise UsageError(f"--lease {self.lease_s:g} is out of bounds: 1 to 600 seconds")
+        timing = Timing().scaled(self.lease_s / Timing().lease_s)
+        fence_s = FOREVER_S if self.store.startswith("tcp://") else max(Timing().fence_s, timing.fence_s)
+        if self.fence_s is not None:
+            if self.fence_s < self.lease_s:
+                raise UsageError(f"--fence {self.fence_s:g} is shorter than --lease {self.lease_s:g}: a host must be allowed to "
+                                 "miss the store for longer than the others wait for it")
+            fence_s = self.fence_s
+        return Timing(timing.lease_s, timing.renewal_s, timing.answer_s, timing.margin_s, fence_s, timing.drift)
+
+    def token(self) -> str:
+        """The job's secret, from a file or the environment: on a command line everybody on the machine could read it."""
+        if self.token_file is not None:
+            try:
+                token = Path(self.token_file).read_text().strip()
+            except OSError as error:
+                raise UsageError(f"--store-token {self.token_file} cannot be read: {error.strerror}") from None
+        else:
+            token = os.environ.get(TOKEN, "").strip()
+        if token and len(token) < TOKEN_LEAST:
+            raise UsageError(f"the store's token has {len(token)} characters, at least {TOKEN_LEAST} are needed: make one with "
+                             "`python -c 'import secrets; print(secrets.token_hex(16))'`")
+        return token
+
+    @staticmethod
+    def read(document: dict[str, Any]) -> Shared:
+        return Shared(**document)
+
+
+def default_slots(threads: int) -> int:
+    """As many workers as this host has cores for."""
+    return max(1, len(os.sched_getaffinity(0)) // threads)

@@ -1,0 +1,190 @@
+"""Opening the store that a URL names: etcd, or the embedded store of the agent whose address it is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from stretto.agent.hosts.shared import TOKEN, Shared
+from stretto.core.errors import Refused, UsageError
+from stretto.membership.embedded import EmbeddedStore
+from stretto.membership.etcd import EtcdOptions, EtcdStore
+from stretto.membership.store import Change, Entry, Guard, Put, Store, StoreError
+from stretto.membership.tcp import StoreServer, TcpStore
+
+REACH_S = 8.0
+"""How long a store is tried before it counts as unreachable: an agent that serves one may just be starting."""
+
+
+class Under:
+    """A store's part under one prefix, so that several jobs can share one."""
+
+    def __init__(self, store: Store, prefix: str) -> None:
+        self._store = store
+        self._prefix = prefix
+
+    async def read(self, prefix: str) -> tuple[list[Entry], int]:
+        entries, revision = await self._store.read(self._prefix + prefix)
+        return [Entry(self._name(one.key), one.value, one.revision, one.created) for one in entries], revision
+
+    async def commit(self, puts: Sequence[Put], *, guards: Sequence[Guard] = ()) -> int | None:
+        return await self._store.commit([Put(self._prefix + put.key, put.value, put.lease) for put in puts],
+                                        guards=[Guard(self._prefix + guard.key, guard.revision) for guard in guards])
+
+    async def watch(self, prefix: str, *, after: int) -> AsyncIterator[Change]:
+        async for change in self._store.watch(self._prefix + prefix, after=after):
+            yield Change(self._name(change.key), change.value, change.revision)
+
+    async def grant(self, ttl_s: float) -> int:
+        return await self._store.grant(ttl_s)
+
+    async def renew(self, lease: int) -> bool:
+        return await self._store.renew(lease)
+
+    async def revoke(self, lease: int) -> None:
+        await self._store.revoke(lease)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    def _name(self, key: str) -> str:
+        return key.removeprefix(self._prefix)
+
+
+@dataclass(slots=True)
+class Opened:
+    """A store that answers. `serving` is set where this agent is the one that holds it."""
+
+    store: Store
+    endpoints: tuple[tuple[str, int], ...]
+    serving: StoreServer | None = None
+
+    async def close(self) -> None:
+        if self.serving is not None:
+            await self.serving.close()
+        with contextlib.suppress(StoreError):
+            await self.store.close()
+
+
+def endpoints(url: str) -> tuple[tuple[str, int], ...]:
+    """Hosts and ports that a store's URL names."""
+    parts = urlsplit(url)
+    default = 2379 if parts.scheme in ("etcd", "etcds") else 0
+    found: list[tuple[str, int]] = []
+    for one in parts.netloc.rpartition("@")[2].split(","):
+        host, colon, port = one.rpartition(":")
+        if not colon or "]" in port:
+            host, port = one, str(default)
+        host = host.strip("[]")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise UsageError(f"--store {url!r}: {one!r} is no HOST:PORT")
+        found.append((host, int(port)))
+    return tuple(found)
+
+
+async def open_store(shared: Shared, *, serve: bool = True, every_job: bool = False) -> Opened:
+    """Raises `UsageError` that names what cannot be reached, within seconds. With `every_job` keys begin with the job's name."""
+    places = endpoints(shared.store)
+    prefix = "" if every_job else f"{shared.job}/"
+    if shared.store.startswith("tcp://"):
+        return await _open_tcp(shared, places, prefix=prefix, serve=serve)
+    options = EtcdOptions.read(shared.store, job="", ca=_path(shared.ca), certificate=_path(shared.certificate),
+                               key=_path(shared.key), answer_s=shared.timing().answer_s)
+    store = EtcdStore(options, tls=shared.store.startswith("etcds://"))
+    await _reach(store, shared.store, patient_s=REACH_S)
+    return Opened(Under(store, prefix), places)
+
+
+async def _open_tcp(shared: Shared, places: tuple[tuple[str, int], ...], *, prefix: str, serve: bool) -> Opened:
+    if len(places) != 1:
+        raise UsageError(f"--store {shared.store!r} names {len(places)} addresses: a tcp store has one, the agent's that serves it")
+    token = shared.token()
+    if not token:
+        raise UsageError(f"a tcp store needs a secret that all agents of the job know: put one into a file and name it with "
+                         f"--store-token, or set {TOKEN}")
+    host, port = places[0]
+    if serve:
+        server, store = await _serve(shared, host, port, token=token)
+        if server is not None:
+            return Opened(Under(store, prefix), places, server)
+    client = TcpStore(host, port, token=token, answer_s=shared.timing().answer_s, tls=_client_tls(shared))
+    await _reach(client, shared.store, patient_s=REACH_S)
+    return Opened(Under(client, prefix), places)
+
+
+async def _serve(shared: Shared, host: str, port: int, *, token: str) -> tuple[StoreServer | None, Store]:
+    """Serves the store if the address is this host's and nobody does yet."""
+    store = EmbeddedStore()
+    server = StoreServer(store, token=token)
+    try:
+        await server.start(host, port, tls=_server_tls(shared))
+    except socket.gaierror as error:
+        raise UsageError(f"--store {shared.store}: there is no host {host!r} ({error.strerror})") from None
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
+            raise UsageError(f"--store {shared.store} cannot be served here: {error.strerror}") from None
+        return None, store
+    return server, store
+
+
+async def _reach(store: Store, url: str, *, patient_s: float) -> None:
+    until = time.monotonic() + patient_s
+    while True:
+        try:
+            await store.read("reachable")
+            return
+        except Refused as error:
+            raise UsageError(str(error)) from None
+        except StoreError as error:
+            if time.monotonic() > until:
+                with contextlib.suppress(StoreError):
+                    await store.close()
+                raise UsageError(f"the store {_masked(url)} cannot be reached from {socket.gethostname()}: {error}. Check that it "
+                                 "runs, the addresses, and that no firewall is between") from None
+        await asyncio.sleep(0.2)
+
+
+def _masked(url: str) -> str:
+    """Without the password."""
+    head, at, tail = url.rpartition("@")
+    return f"{head.rpartition(':')[0]}:…@{tail}" if at else url
+
+
+def _path(name: str | None) -> Path | None:
+    return Path(name) if name is not None else None
+
+
+def _server_tls(shared: Shared) -> ssl.SSLContext | None:
+    if shared.certificate is None or shared.key is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _load(context, shared)
+    if shared.ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _client_tls(shared: Shared) -> ssl.SSLContext | None:
+    if shared.ca is None and shared.certificate is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _load(context, shared)
+    return context
+
+
+def _load(context: ssl.SSLContext, shared: Shared) -> None:
+    try:
+        if shared.ca is not None:
+            context.load_verify_locations(shared.ca)
+        if shared.certificate is not None:
+            context.load_cert_chain(shared.certificate, shared.key)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"the TLS files of the store cannot be used (--store-ca, --store-cert, --store-key): {error}") from None

@@ -1,0 +1,206 @@
+"""`stretto run --hosts a,b,c:4`: one terminal, agents everywhere; and `stretto attach`, after the terminal was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from typer import Exit
+
+from stretto.agent.hosts.detach import follow, start, to_stdout
+from stretto.agent.hosts.ssh import (
+    AGAIN,
+    DETACHED,
+    LOST,
+    Launch,
+    Target,
+    address_of,
+    call,
+    detached,
+    explain,
+    parse_hosts,
+    passed_on,
+)
+from stretto.cli.common import runs_folder
+from stretto.core.errors import JobFailed, UsageError
+
+PORTS = (20_000, 30_000)
+TAIL_BYTES = 4096
+
+
+def launch(
+    text: str, *, script: str, args: Sequence[str], store: str | None, job: str | None, runs: Path | None, token: str
+) -> None:
+    """Starts an agent on every host and shows what all of them say, to the job's end."""
+    typed = sys.argv[2:]
+    words = [*own_words(typed[: len(typed) - len(args) - 1]), script, *args]
+    targets = parse_hosts(text)
+    name = job or f"{re.sub(r'[^A-Za-z0-9_-]', '-', Path(script).stem)}-{secrets.token_hex(3)}"
+    asyncio.run(_launch(targets, name, words, store=store, runs=runs_folder(runs), token=token))
+
+
+async def _launch(targets: list[Target], job: str, own: list[str], *, store: str | None, runs: Path, token: str) -> None:
+    if store is None:
+        port = PORTS[0] + secrets.randbelow(PORTS[1] - PORTS[0])
+        address = await address_of(targets[0].host)
+        store = f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
+        token = token or secrets.token_hex(32)
+    plan = Launch(job, store, token, os.getcwd(), sys.executable, passed_on(os.environ), targets)
+    await _reachable(plan)
+    runs.mkdir(parents=True, exist_ok=True)
+    record = runs / f"{job}.hosts.json"
+    print(f"job {job} on {', '.join(one.host for one in targets)}; after a lost terminal: stretto attach {job}", file=sys.stderr)
+
+    def words(target: Target) -> list[str]:
+        slots = ["--slots", str(target.slots)] if target.slots is not None else []
+        return ["run", "--detach", "--store", store, "--job", job, "--host", target.host.rpartition("@")[2], *slots, *own]
+
+    terminal = Terminal(plan, record)
+    await terminal.watch([terminal.begin(target, words(target)) for target in targets])
+
+
+async def _reachable(plan: Launch) -> None:
+    """Every host answers and has what is needed, before anything is started on any."""
+    async def look(target: Target) -> str:
+        code, said = await call(plan, target.host, ["version"], hear=lambda line: None)
+        return explain(target.host, code, said, folder=plan.folder) if code else ""
+
+    problems = [text for text in await asyncio.gather(*map(look, plan.targets)) if text]
+    if problems:
+        raise JobFailed("; ".join(problems))
+
+
+def attach(job: str, *, runs: Path | None) -> None:
+    record = runs_folder(runs) / f"{job}.hosts.json"
+    if not record.is_file():
+        known = sorted(path.name.removesuffix(".hosts.json") for path in runs_folder(runs).glob("*.hosts.json"))
+        raise UsageError(f"no job {job!r} was started from here with --hosts ({record} is not there): "
+                         f"{'there is ' + ', '.join(known) if known else 'see `stretto ps --store URL`'}")
+    plan = Launch.load(record)
+    terminal = Terminal(plan, record)
+    asyncio.run(terminal.watch([terminal.view(target, tail=TAIL_BYTES) for target in plan.targets if target.console]))
+
+
+def run_detached(words: Sequence[str], *, job: str, runs: Path | None) -> None:
+    """On the host itself: starts the agent, says where its output is, and shows it for as long as somebody listens."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    console = (runs_folder(runs) / ".console" / f"{job}-{int(time.time())}-{os.getpid()}.log").resolve()
+    pid = start([sys.executable, "-m", "stretto.cli.main", "run", *words], console)
+    print(f"{DETACHED} {pid} {console}", flush=True)
+    raise Exit(follow(console, pid, show=to_stdout))
+
+
+def show_console(console: str, pid: int, *, tail: int) -> None:
+    raise Exit(follow(Path(console), pid, show=to_stdout, tail=tail))
+
+
+REPLACED = {"--hosts": 1, "--store": 1, "--job": 1, "--slots": 1, "--host": 1, "--detach": 0, "--quiet": 0, "-q": 0, "--json": 0,
+            "--store-token": 1}
+"""Options of `run` that every host gets anew, and how many words follow each."""
+
+
+def own_words(options: Sequence[str]) -> list[str]:
+    """The options that were typed, without those that are said anew for every host."""
+    kept: list[str] = []
+    skip = 0
+    for word in options:
+        name, given, _ = word.partition("=")
+        if skip:
+            skip -= 1
+        elif name in REPLACED:
+            skip = 0 if given else REPLACED[name]
+        else:
+            kept.append(word)
+    return kept
+
+
+class Terminal:
+    """What one terminal shows of a job on several hosts. Ctrl-C: the job ends in order; twice: now; three times: only the view."""
+
+    def __init__(self, plan: Launch, record: Path) -> None:
+        self._plan = plan
+        self._record = record
+        self._interrupts = 0
+        self._tasks: list[asyncio.Task[int]] = []
+        self._stops: set[asyncio.Task[None]] = set()
+
+    async def watch(self, views: Sequence[Awaitable[int]]) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
+        self._tasks = [asyncio.ensure_future(view) for view in views]
+        done, pending = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+        failed = [task for task in done if not task.cancelled() and task.exception() is not None]
+        if failed:
+            await self._stop(now=True, quiet=True)
+            for task in pending:
+                task.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
+            error = failed[0].exception()
+            assert error is not None
+            raise error
+        if any(task.cancelled() for task in self._tasks):
+            raise Exit(130)
+        raise Exit(max(task.result() for task in self._tasks))
+
+    async def begin(self, target: Target, words: Sequence[str]) -> int:
+        """Starts the agent there and shows its output."""
+
+        def hear(line: str) -> None:
+            told = detached(line)
+            if told is not None and not target.console:
+                target.console, target.pid = told
+                self._plan.save(self._record)
+            else:
+                self._say(target, line)
+
+        code, said = await call(self._plan, target.host, words, hear=hear)
+        if not target.console:
+            raise JobFailed(explain(target.host, code, said, folder=self._plan.folder))
+        return await self.view(target, tail=0) if code == LOST else code
+
+    async def view(self, target: Target, *, tail: int) -> int:
+        """Shows the output of an agent that runs already, and connects again where that is lost."""
+        words = ["attach", self._plan.job, "--console", target.console, "--pid", str(target.pid), "--tail", str(tail)]
+        for attempt in range(AGAIN):
+            self._say(target, "(connecting again)" if attempt or not tail else "(attached)")
+            code, said = await call(self._plan, target.host, words, hear=lambda line: self._say(target, line))
+            if code != LOST:
+                return code
+            self._say(target, f"(the connection was lost, its agent goes on; {said.strip()[-200:] or 'ssh ended'})")
+            await asyncio.sleep(2.0**attempt)
+        self._say(target, f"(given up; the agent may well run: stretto attach {self._plan.job})")
+        return LOST
+
+    def _say(self, target: Target, line: str) -> None:
+        print(f"{target.host}| {line}", flush=True)
+
+    def _interrupt(self) -> None:
+        self._interrupts += 1
+        if self._interrupts > 2:
+            print(f"not watching any more; the job may still run: stretto attach {self._plan.job}", file=sys.stderr)
+            for task in self._tasks:
+                task.cancel()
+            return
+        print("stopping the job" if self._interrupts == 1 else "stopping the job now", file=sys.stderr)
+        task = asyncio.ensure_future(self._stop(now=self._interrupts > 1))
+        self._stops.add(task)
+        task.add_done_callback(self._stops.discard)
+
+    async def _stop(self, *, now: bool, quiet: bool = False) -> None:
+        """Asked of the first host that can be reached: the others hear of it through the store."""
+        words = ["stop", self._plan.job, "--store", self._plan.store, *(["--now"] if now else [])]
+        silent: Callable[[str], None] = lambda line: None  # noqa: E731
+        for target in self._plan.targets:
+            if target.console:
+                code, said = await call(self._plan, target.host, words, hear=silent)
+                if code == 0:
+                    return
+                if not quiet:
+                    self._say(target, f"(could not be asked to stop the job: {said.strip()[-200:]})")
