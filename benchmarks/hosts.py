@@ -135,9 +135,9 @@ class Bench:
         for number, host in enumerate(NODES):
             self.run(host, BIN / "torchrun", "--nnodes=1:3", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=bench",
                      f"--rdzv-endpoint={self.host('h1').address}:29500", f"--local-addr={self.host(host).address}",
-                     "--max-restarts=20", "--rdzv-conf=last_call_timeout=1", "-m", "benchmarks.scripts.rescale_torchrun", folder,
-                     "small", env={"TRAIL_NODE": host, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "eth0"},
-                     name=f"torchrun-{host}")
+                     "--max-restarts=20", f"--rdzv-conf=last_call_timeout=1,is_host={int(host == 'h1')}",
+                     "-m", "benchmarks.scripts.rescale_torchrun", folder, "small", name=f"torchrun-{host}",
+                     env={"TRAIL_NODE": host, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "eth0"})
             if number == 0:
                 time.sleep(3.0)
         wait_for(lambda: self._settled(folder, 3), what="torchrun's three workers")
@@ -253,7 +253,7 @@ def main() -> None:
     publish("hosts", rows, notes=[
         "hosts are network namespaces of one machine, joined by a bridge; etcd has three members, each in a namespace of its own",
         f"lost: three hosts with a worker each, kill -9 of everything on the leader's host; the lease is {LEASE_S:g} s",
-        "torchrun: the same workload with DDP and a checkpoint every 50 steps; last_call_timeout=1, "
+        "torchrun: the same workload with DDP and a checkpoint every 50 steps; its store is on h1; last_call_timeout=1, "
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
         f"placement: 2 hosts with 4 workers each, an exchange of {VECTOR_BYTES >> 20} MB; bytes that left both hosts"])
 

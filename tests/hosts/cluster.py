@@ -33,7 +33,8 @@ def paced(trouble: str = "", *, epochs: int = 40, slices: int = 8) -> str:
 
 def unavailable(*tools: str) -> str:
     """Why the tests of this folder cannot run here, or nothing."""
-    for tool, package in (("etcd", "etcd-server"), ("curl", "curl"), *((one, "openssh-server") for one in tools)):
+    needed = [("etcd", "etcd-server"), ("etcdctl", "etcd-client"), ("curl", "curl"), *((one, "openssh-server") for one in tools)]
+    for tool, package in needed:
         if shutil.which(tool) is None:
             return f"{tool} is not installed: apt-get install {package}"
     return missing()

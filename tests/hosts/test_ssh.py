@@ -78,7 +78,7 @@ def terminal(hosts: Cluster, tmp_path: Path) -> Iterator[Terminal]:
 
 def test_one_command_starts_all_hosts_and_shows_what_they_say(hosts: Cluster, terminal: Terminal) -> None:
     (terminal.folder / "train.py").write_text(paced(epochs=20))
-    process = terminal.type("run", "--hosts", "h1,h2:2", "--workers", "3", "--no-tensorboard", "--job", "digits", "train.py")
+    process = terminal.type("run", "--hosts", "h1:1,h2:2", "--workers", "3", "--no-tensorboard", "--job", "digits", "train.py")
     assert process.wait(timeout=GUARD_S) == 0, terminal.shown()
     shown = terminal.shown()
     assert "h1| [h1.w0] hello from h1.w0" in shown

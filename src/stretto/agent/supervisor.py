@@ -93,7 +93,7 @@ class Supervisor:
         await self.council.open()
         try:
             outcome = await self.ending.outcome
-            if self.part is not None and outcome.state == "failed" and not outcome.own:
+            if self.part is not None and outcome.state == "failed" and not outcome.own and not outcome.lost:
                 await self.council.announce({"state": "failed", "reason": outcome.error, "traceback": outcome.traceback[-20_000:],
                                              "exit_code": outcome.exit_code, "life": self._life})
             return outcome
@@ -124,7 +124,7 @@ class Supervisor:
         named = roster.workers if roster is not None else ()
         waiting = [worker for worker in serving if worker.status.tick is None and worker.name not in named]
         for worker in waiting[::-1][: max(0, len(serving) - wanted)]:
-            self._let_go(worker, "is no longer wanted")
+            self.let_go(worker, "is no longer wanted")
 
     def scale(self, workers: int) -> None:
         """Another wanted number. Refused where it is out of the job's bounds."""
@@ -271,7 +271,7 @@ class Supervisor:
                                                "bits for any number of workers", worker=worker.name)
             self.mixed = True
         elif not worker.dismissed:
-            self._let_go(worker, f"{text}. Make them alike, or allow it with --allow-mixed", refused=True)
+            self.let_go(worker, f"{text}. Make them alike, or allow it with --allow-mixed", refused=True)
 
     def compare(self) -> None:
         """The job's fingerprint is known: it may be another host's."""
@@ -366,7 +366,7 @@ class Supervisor:
     def dismiss(self, worker: str, reason: str) -> None:
         known = self.workers.get(worker)
         if known is not None and not known.dead:
-            self._let_go(known, reason, refused=known.status.tick is None)
+            self.let_go(known, reason, refused=known.status.tick is None)
 
     def finish(self) -> None:
         self._see_whether_over()
@@ -408,7 +408,7 @@ class Supervisor:
 
     # ---- ends of workers
 
-    def _let_go(self, worker: Worker, reason: str, *, refused: bool = False) -> None:
+    def let_go(self, worker: Worker, reason: str, *, refused: bool = False) -> None:
         """Ends a worker that is not at fault, or that does not fit: killed, because it may be anywhere in its script."""
         worker.dismissed = reason
         self.recorder.event("refused" if refused else "dismissed", reason, worker=worker.name)

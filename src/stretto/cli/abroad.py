@@ -119,7 +119,7 @@ async def stop(
         await directory.write(run, keys.STOP, {"now": now})
         seen = await directory.look(run)
         if wait:
-            seen = await _until(directory, run, lambda one: not one.job, timeout_s=timeout, why="end")
+            seen = await _until(directory, run, lambda one: not one.job or one.state == "stopped", timeout_s=timeout, why="end")
     if json:
         return emit(seen.row())
     print(f"{run}: {seen.state if wait else 'stopping'}")

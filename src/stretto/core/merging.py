@@ -27,11 +27,13 @@ def merge(journals: Mapping[str, Sequence[Record]]) -> tuple[list[Record], list[
 
 
 def _cut_short(host: str, records: Sequence[Record]) -> Iterator[str]:
-    """An agent says at its end how many steps it has told of."""
+    """An agent says at its end how many steps it has told of, those before its last life included."""
     ends = [one for one in records if isinstance(one, End)]
-    told = {one.step for one in records if isinstance(one, Commit)}
-    if ends and ends[-1].state == "finished" and len(told) < ends[-1].steps:
-        yield f"the journal of {host} has {len(told)} steps, its end says {ends[-1].steps}: its lines were lost"
+    resumes = [one for one in records if isinstance(one, Resume)]
+    before = resumes[-1].step + 1 if resumes else 0
+    told = {one.step for one in records if isinstance(one, Commit) and one.step >= before}
+    if ends and ends[-1].state == "finished" and before + len(told) < ends[-1].steps:
+        yield f"the journal of {host} has {before + len(told)} steps, its end says {ends[-1].steps}: its lines were lost"
 
 
 def _split(records: Sequence[Record]) -> dict[int, list[Record]]:

@@ -83,7 +83,18 @@ async def enter(options: RunOptions, folder: RunFolder) -> tuple[Abroad, RunOpti
 
 
 async def _prove(joined: Joined, address: tuple[str, int]) -> None:
-    """An address that others cannot connect to would cost every roster that this host is in: it is refused before."""
+    """An address that others cannot connect to would cost every roster that this host is in: it is refused before. Agents that do
+    not answer may have died: only what is still there when their leases would have run out is believed."""
+    found = await _problems(joined, address)
+    if found:
+        await asyncio.sleep(joined.timing.settle_s + joined.timing.renewal_s)
+        found = await _problems(joined, address)
+    if found:
+        raise UsageError(found[0])
+
+
+async def _problems(joined: Joined, address: tuple[str, int]) -> list[str]:
+    """What is wrong between this host and each of the others, if nobody can be reached."""
     try:
         entries = {entry.key: entry for entry in (await joined.store.read(keys.AGENTS))[0]}
     except StoreError as error:
@@ -91,8 +102,7 @@ async def _prove(joined: Joined, address: tuple[str, int]) -> None:
     others = list(keys.under(entries, keys.AGENTS).items())[:PROBES]
     errors = await asyncio.gather(*(_probe(joined, name, document, address) for name, document in others))
     found = [error for error in errors if error]
-    if found and len(found) == len(errors):  # one agent alone may just be dying
-        raise UsageError(found[0])
+    return found if len(found) == len(errors) else []
 
 
 async def _probe(joined: Joined, name: str, document: dict[str, Any], address: tuple[str, int]) -> str:

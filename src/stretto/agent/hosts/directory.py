@@ -40,7 +40,7 @@ class Seen:
         if not self.job:
             return str(keys.value(self.entries, keys.ENDED).get("state", "unknown"))
         if not self.agents:
-            return "abandoned"
+            return "stopped" if self.job.get("rests") else "abandoned"
         return "stopping" if keys.STOP in self.entries else "running"
 
     @property

@@ -118,6 +118,7 @@ async def _enter(store: Store, options: RunOptions, shared: Shared) -> tuple[dic
     fresh = {**own, "slices": 0, "id": uuid.uuid4().hex, "token": secrets.token_hex(32), "began": time.time(),
              "run_id": options.checkpoints.run_id if options.checkpoints else "", "host": shared.label}
     alone: tuple[int, float] | None = None
+    refused_at: float | None = None
     deadline = time.monotonic() + ENTER_S + shared.timing().fenced_s
     while time.monotonic() < deadline:
         entries = {entry.key: entry for entry in (await store.read(""))[0]}
@@ -130,8 +131,13 @@ async def _enter(store: Store, options: RunOptions, shared: Shared) -> tuple[dic
                 return fresh, 1
         elif keys.under(entries, keys.AGENTS):
             alone = None
-            _compare(own, job, shared)
-            if keys.OUTCOME not in entries or keys.value(entries, keys.OUTCOME).get("state") == "lost":
+            different = _difference(own, job, shared)
+            if different:
+                # Its agents may just have died, and the name is free when their leases have run out.
+                refused_at = refused_at or time.monotonic() + shared.timing().settle_s + shared.timing().renewal_s
+                if time.monotonic() > refused_at:
+                    raise UsageError(different)
+            elif keys.OUTCOME not in entries or keys.value(entries, keys.OUTCOME).get("state") == "lost":
                 return job, int(keys.value(entries, keys.LIFE).get("life", 1)) + int(keys.OUTCOME in entries)
         else:
             life = int(keys.value(entries, keys.LIFE).get("life", 1))
@@ -149,7 +155,7 @@ async def _take_over(store: Store, entries: keys.Entries, own: Mapping[str, Any]
     job = keys.value(entries, keys.JOB)
     same = all(own[name] == job.get(name) for name in ALIKE)
     if same and own["checkpoint"] and keys.STOP not in entries and keys.value(entries, keys.OUTCOME).get("state", "lost") == "lost":
-        if alone_s > max(timing.settle_s, timing.fenced_s):
+        if job.pop("rests", False) or alone_s > max(timing.settle_s, timing.fenced_s):
             revival = keys.revive(entries, office=Guard(keys.JOB, keys.revision(entries, keys.JOB)))
             return await store.commit([*revival.puts, Put(keys.JOB, keys.text(job))], guards=revival.guards) is not None
     elif alone_s > timing.settle_s + timing.renewal_s:
@@ -163,12 +169,14 @@ def _not_ended(ended: Mapping[str, Any], own: Mapping[str, Any], shared: Shared)
                            f"it once more choose another --job, or wait {TOMB_S:.0f} s")
 
 
-def _compare(own: Mapping[str, Any], job: Mapping[str, Any], shared: Shared) -> None:
+def _difference(own: Mapping[str, Any], job: Mapping[str, Any], shared: Shared) -> str:
+    """Why this host cannot be part of that job, or nothing."""
     for name, said in ALIKE.items():
         if own[name] != job.get(name):
-            raise UsageError(f"host {shared.label} was started with {said}; job {shared.job!r}, begun by host {job.get('host')}, "
-                             f"has {name}={_shown(job.get(name))}, this host {_shown(own[name])}. If it is meant to be another "
-                             "job, choose another --job")
+            return (f"host {shared.label} was started with {said}; job {shared.job!r}, begun by host {job.get('host')}, has "
+                    f"{name}={_shown(job.get(name))}, this host {_shown(own[name])}. If it is meant to be another job, choose "
+                    "another --job")
+    return ""
 
 
 def _shown(value: Any) -> str:
@@ -195,13 +203,22 @@ async def retire(joined: Joined, *, state: str, digest: str | None, card: Mappin
                 if keys.value(entries, keys.JOB).get("id") != joined.id:
                     break
                 if not keys.under(entries, keys.AGENTS):
-                    if keys.OUTCOME in entries or keys.STOP in entries:
+                    if state == "stopped" and card["checkpoint"]:
+                        await _lay_to_rest(joined.store, entries)
+                    elif keys.OUTCOME in entries or keys.STOP in entries:
                         await _bury(joined, entries, {**card, "state": state, "digest": digest, "id": joined.id})
                     break
                 if joined.opened.serving is None:
                     break
                 await asyncio.sleep(0.1)
     await joined.opened.close()
+
+
+async def _lay_to_rest(store: Store, entries: keys.Entries) -> None:
+    """A job that was stopped with a checkpoint: the same command goes on with it, without waiting for anybody."""
+    job, guard = keys.value(entries, keys.JOB), Guard(keys.JOB, keys.revision(entries, keys.JOB))
+    await store.commit([Put(keys.JOB, keys.text({**job, "rests": True})), Put(keys.STOP, None), Put(keys.OUTCOME, None)],
+                       guards=[guard])
 
 
 async def _bury(joined: Joined, entries: keys.Entries, document: dict[str, Any]) -> None:

@@ -70,7 +70,10 @@ class Part:
         agent.recorder.event("drain", f"{len(going)} workers leave at the next step boundary", agent=self.joined.agent)
         agent.council.offer(draining=True)
         for name in going:
-            agent.council.leaving(name)
+            if agent.workers[name].status.tick is None:
+                agent.let_go(agent.workers[name], "its host leaves")  # it waits for a roster that it will not be in
+            else:
+                agent.council.leaving(name)
         agent.spawn(self._see_out())
         return going
 

@@ -81,7 +81,7 @@ def parse_hosts(text: str) -> list[Target]:
 
 async def address_of(host: str) -> str:
     """What the user's ssh configuration says that this name stands for."""
-    process = await asyncio.create_subprocess_exec(ssh(), "-G", host, stdout=asyncio.subprocess.PIPE)
+    process = await asyncio.create_subprocess_exec(ssh(), "-T", "-G", host, stdout=asyncio.subprocess.PIPE)
     out, _ = await process.communicate()
     found = re.search(rb"^hostname (\S+)$", out, re.MULTILINE)
     return found[1].decode() if found else host
