@@ -35,6 +35,8 @@ from stretto.server.storage.records import Storage, Stored
 from stretto.server.storage.tokens import TokenStore
 
 SLOW_LOOPS_S = 60.0
+GC = (20_000, 20, 20)
+"""Fewer collections: almost everything here lives either for one request or as long as its job."""
 
 
 @dataclass(slots=True)
@@ -72,6 +74,7 @@ class Server:
         # What was loaded lives as long as the server: the collector need not look at it again and again.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*GC)
 
     async def stop(self) -> None:
         """Jobs go on; the next server finds them again."""

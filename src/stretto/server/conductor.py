@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
 from typing import Any
 
 from stretto.clusters.base import Assignment, Cluster, Seen, Sighting, Stop
@@ -34,10 +35,12 @@ from stretto.server.storage.records import StorageDown
 
 log = logging.getLogger("stretto.server")
 
-MANY = 16
-FLUSH_S = 1.0
-FLUSH_MANY_S = 5.0
 KEEP_S = 0.5
+FLUSH_TURNS = 2
+"""What is known of a job is written down so many turns of `KEEP_S` after it has changed,"""
+MANY = 16
+MANY_TURNS = 10
+"""and where there are many jobs, a part of them in each turn: one large write would hold up every request for a moment."""
 AGAIN_S = 1.0
 TRIES = 5
 
@@ -68,7 +71,8 @@ class Conductor:
     _owed: dict[str, list[Draft]] = field(default_factory=dict)
     """Events that could not be written: they come before everything else of their job."""
     _starting: dict[tuple[str, int], float] = field(default_factory=dict)
-    _dirty: set[str] = field(default_factory=set)
+    _dirty: dict[str, None] = field(default_factory=dict)
+    """Jobs of which more is known than is written down, the longest waiting first."""
     _limits: dict[str, tuple[int, int, str]] = field(default_factory=dict)
 
     def trigger(self, why: str) -> None:
@@ -172,7 +176,7 @@ class Conductor:
         reading = journal.read(record, known, sighting.lines)
         known.offset = sighting.offset
         self.book.buffered.setdefault(record.id, []).extend(reading.points)
-        self._dirty.add(record.id)
+        self._dirty[record.id] = None
         self.hub.progressed(record.id, reading.points)
         for pause in reading.pauses_s:
             self.measures.pause.observe(pause)
@@ -230,20 +234,24 @@ class Conductor:
 
     async def keep(self) -> None:
         """Writes down what is known, and ends what takes too long."""
-        flushed = 0.0
+        turn = 0
         while True:
             await asyncio.sleep(KEEP_S)
+            turn += 1
             await self._repay()
-            many = len(self._granted) > MANY
-            if time.monotonic() - flushed >= (FLUSH_MANY_S if many else FLUSH_S):
-                dirty, self._dirty = self._dirty, set()
-                try:
-                    await self.book.flush([job for job in dirty if job not in self._owed])
-                except StorageDown as error:
-                    self._dirty |= dirty
-                    await self.alarm("database", str(error))
-                flushed = time.monotonic()
+            if len(self._dirty) > MANY or turn % FLUSH_TURNS == 0:
+                await self._flush(max(MANY, -(-len(self._dirty) // MANY_TURNS)))
             await self._overdue()
+
+    async def _flush(self, most: int) -> None:
+        jobs = list(islice(self._dirty, most))
+        for job in jobs:
+            del self._dirty[job]
+        try:
+            await self.book.flush([job for job in jobs if job not in self._owed])
+        except StorageDown as error:
+            self._dirty = {**dict.fromkeys(jobs), **self._dirty}
+            await self.alarm("database", str(error))
 
     async def _repay(self) -> None:
         for job in list(self._owed):

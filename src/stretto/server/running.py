@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable
 
@@ -16,6 +17,8 @@ from stretto.server.app import Server, build, create_app
 from stretto.server.login import read_login
 from stretto.server.settings import Settings
 from stretto.server.storage.tokens import first_token
+
+SWITCH_S = 0.0005
 
 
 def serve(settings: Settings, *, say: Callable[[str, str], None]) -> None:
@@ -38,6 +41,8 @@ def serve(settings: Settings, *, say: Callable[[str, str], None]) -> None:
         server_header=False,
     )
     logging.getLogger("stretto.server").setLevel(logging.INFO)
+    # Threads read journals and write the database: requests should not wait five milliseconds for each turn of theirs.
+    sys.setswitchinterval(SWITCH_S)
     say(address(server.settings, port), token)
     uvicorn.Server(config).run(sockets=[listening])
 

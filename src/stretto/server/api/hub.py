@@ -21,6 +21,8 @@ from stretto.server.storage.records import Stored
 TICK_S = 0.2
 PROGRESS_S = 1.0
 """A job whose progress alone has changed is sent at most this often."""
+FEW = 16
+"""So many are sent in one tick without further thought."""
 KEEPALIVE_S = 10.0
 MOST_FRAMES = 1000
 MOST_STREAMS = 256
@@ -112,7 +114,7 @@ class Hub:
     def tick(self, *, now: float) -> None:
         events, self._events = self._events, []
         jobs, self._jobs = self._jobs, set()
-        jobs |= {job for job in self._progressed if now - self._sent.get(job, 0.0) >= PROGRESS_S}
+        jobs |= self._due(now)
         self._progressed -= jobs
         self._sent.update(dict.fromkeys(jobs, now))
         if len(self._sent) > MOST_RESUMED:
@@ -129,6 +131,11 @@ class Hub:
             if reader.job is not None and reader.job in points:
                 frames = [*frames, frame("points", dump(columns(reader.job, points[reader.job])))]
             self._hand(reader, frames)
+
+    def _due(self, now: float) -> set[str]:
+        """Jobs whose progress is to be sent now: those who wait longest, a part of them in each tick, so that none is a burst."""
+        waiting = sorted((at, job) for job in self._progressed if now - (at := self._sent.get(job, 0.0)) >= PROGRESS_S)
+        return {job for _, job in waiting[: max(FEW, int(len(self._progressed) * TICK_S / PROGRESS_S) + 1)]}
 
     def _frames(self, tenant: str | None, events: Sequence[Stored], jobs: set[str], allocated: bool) -> list[bytes]:
         frames = [frame("event", self.event(one), number=one.id) for one in events if visible(one, tenant)]

@@ -27,6 +27,10 @@ from stretto.server.storage.records import StorageDown
 GATHER_S = 0.05
 """Five jobs that are submitted together are one decision."""
 AT_MOST_EVERY_S = 0.2
+SHARE = 4.0
+"""The pause after a decision is so many times as long as it took: however many jobs there are, deciding leaves most of the
+machine to others."""
+MOST_PAUSE_S = 2.0
 KEPT_IDLE_S = 300.0
 """A decision that changes nothing is written down at most this often."""
 
@@ -54,8 +58,9 @@ class Decider:
                 conductor.triggers.append("interval")
             conductor.wake.clear()
             why, conductor.triggers = conductor.triggers, []
+            begun = time.perf_counter()
             await self.decide(_why(why))
-            await asyncio.sleep(AT_MOST_EVERY_S)
+            await asyncio.sleep(min(MOST_PAUSE_S, max(AT_MOST_EVERY_S, SHARE * (time.perf_counter() - begun))))
 
     async def decide(self, why: str) -> None:
         begun = time.perf_counter()

@@ -7,6 +7,7 @@ import time
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Path, Query
+from fastapi.responses import Response
 
 from stretto.server import models
 from stretto.server.api.look import allocation, nodes, overview, slots
@@ -50,9 +51,9 @@ async def change_node(
 
 
 @router.get("/allocations", response_model=models.Allocation, openapi_extra=VIEW)
-async def show_allocation(who: Who) -> models.Allocation:
+async def show_allocation(who: Who) -> Response:
     """Who has what now, and why."""
-    return allocation(who.server, who.tenant)
+    return Response(allocation(who.server, who.tenant).model_dump_json(), media_type="application/json")
 
 
 @router.get("/allocations/history", response_model=models.History, openapi_extra=VIEW)
