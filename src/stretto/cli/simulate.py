@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,6 +44,9 @@ def command(
     pause: Annotated[float, typer.Option("--pause", help="With `measured`: seconds that the others pause at a change.")] = 0.3,
     start_up: Annotated[float, typer.Option("--start-up", help="With `measured`: seconds until a newcomer is ready.")] = 10.0,
     declared: Annotated[bool, typer.Option("--declared", help="Jobs declare their lengths; policies may use them.")] = False,
+    history: Annotated[
+        bool, typer.Option("--history", help="Policies are told how much work finished jobs of the same application took.")
+    ] = False,
     batching: Annotated[
         str | None, typer.Option("--batch", help="fixed, linear or adaptive [default: what the policy presupposes]")
     ] = None,
@@ -73,6 +77,7 @@ def command(
     cluster = read_cluster(nodes or "16x4")
     machines = cluster.nodes if nodes is not None or not own_nodes else own_nodes
     settings = _settings(restart_cost, pause, start_up, period, on_events, seed, noise, failures, interference, cluster)
+    settings = replace(settings, history=history)
     outcomes: dict[str, Outcome] = {}
     for name in names:
         outcomes[name] = _run(name, trace, machines, settings, declared, batching, seed, quiet or not sys.stderr.isatty())
@@ -91,6 +96,7 @@ def command(
                     "nodes": nodes or (", ".join(f"{node.name}:{node.slots}" for node in own_nodes) if own_nodes else "16x4"),
                     "restart_cost": restart_cost,
                     "declared": declared,
+                    "history": history,
                     "seed": seed,
                     "policies": results,
                 },

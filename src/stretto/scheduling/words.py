@@ -69,6 +69,10 @@ class Job:
     """What a change of its placement costs it, as measured."""
     remaining: float | None = None
     """Work left, in samples of the initial batch (the unit of goodput); None: not declared."""
+    done: float | None = None
+    """Work done so far, in the same unit; None: not known."""
+    finished: tuple[float, ...] = ()
+    """The whole work of jobs of the same family (script, application) that have ended well, in the same unit, oldest first."""
     steps_left: float | None = None
     """Optimizer steps left at its fixed batch, where that is known."""
     step_s: tuple[float, ...] | None = None

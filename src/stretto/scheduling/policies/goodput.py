@@ -1,12 +1,14 @@
-"""Ours, the default: marginal goodput, the nearest to its end first, and no change that does not pay for itself.
+"""Ours, the default: marginal goodput, slots where a unit of work is worth most, and no change that does not pay for itself.
 
-Every job's fitted model gives its speed-up on every size. Jobs are ranked by what they have left (declared lengths), or,
-where nothing is declared, by what they have attained, in a few classes that grow by a factor each and in order of arrival
-within a class: equal sharing between long jobs would only make all of them end late. The i-th job from the longest counts
-i^order, which for one speed-up curve k^p and order = p is the optimal policy for mean completion time (Berg et al., heSRPT, 2020).
-A size is worth weight × speed^evenness. Evenness below 1 hedges against lengths that are not known and models that are wrong.
+Every job's fitted model gives its speed on every size. An option is worth weight × speed^evenness:
 
-A size that is not the present one counts with its pause: the speed over the rest of the job for declared lengths, and a factor that
+- A job whose length is declared, or known from its family (lengths.py), counts what a unit of its work is worth in a look ahead
+  over all present jobs (lookahead.py), and its speed as it is: that is what minimises the sum of completion times.
+- Where nothing is known, jobs are ranked by what they have attained, in a few classes that grow by a factor each and in order
+  of arrival within a class: equal sharing between long jobs would only make all of them end late. The i-th from the longest counts
+  i^order, as in heSRPT (Berg et al. 2020). Evenness below 1 hedges against lengths that are not known.
+
+A size that is not the present one counts with its pause: the speed over the rest of the job for known lengths, and a factor that
 remembers how much of its life a job has already spent on changes (as in Pollux), or what a pause costs over a horizon, whichever is
 kinder. The sizes with the highest total are chosen by prices (choosing.py) and packed (packing.py).
 A job that has waited for `starving_s` runs next, whatever its weight.
@@ -20,6 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from stretto.scheduling.allocate import Setting, allocate
+from stretto.scheduling.lengths import work_left
+from stretto.scheduling.lookahead import pieces, worths
 from stretto.scheduling.options import Floats
 from stretto.scheduling.words import Allocation, Job, Node
 
@@ -29,10 +33,9 @@ class Tuning:
     order: float = 0.5
     """Exponent of a job's rank in its weight: 0 treats all alike, large values serve one after the other."""
     evenness: float = 0.5
-    """Exponent of the speed-up: 1 is the sum of speeds, towards 0 everybody gets something."""
-    order_known: float = 1.0
-    evenness_known: float = 0.7
-    """The same for jobs that declare their lengths: less has to be hedged against."""
+    """Exponent of the speed of jobs of unknown length: 1 is the sum of speeds, towards 0 everybody gets something."""
+    guess: float = 0.6
+    """Exponent of the ranks that a look ahead begins with."""
     first_s: float = 900.0
     """Slot-seconds up to which a job of unknown length counts as short; the following classes are `factor` times as long each."""
     factor: float = 4.0
@@ -63,29 +66,42 @@ def value(setting: Setting, tuning: Tuning = DEFAULT) -> Floats:
     """What every option of every job is worth."""
     left_s = _left_s(setting)
     known = np.isfinite(left_s)
-    order = np.where(known, tuning.order_known, tuning.order)
-    evenness = np.where(known, tuning.evenness_known, tuning.evenness)
-    # Relative to their number, ranks of both exponents are at most 1: neither kind of job outweighs the other.
-    weight = (_ranks(setting, left_s, tuning) / len(setting.jobs)) ** order * _importance(setting, left_s, tuning)
-    return weight[:, None] * effective_speed(setting, left_s, tuning) ** evenness[:, None]
+    length = np.where(known, left_s, _class_s(setting, tuning))
+    ranks = _ranks(setting, length)
+    weight = ranks**tuning.order
+    if known.any():
+        weight = np.where(known, _worths(setting, length, ranks, ranks**tuning.guess), weight)
+    evenness = np.where(known, 1.0, tuning.evenness)
+    return (weight * _importance(setting, left_s, tuning))[:, None] * effective_speed(setting, left_s, tuning) ** evenness[:, None]
 
 
 def _left_s(setting: Setting) -> Floats:
-    """Seconds left on one worker; NaN where a job declares nothing or has no model."""
-    left = np.array([np.nan if job.remaining is None else max(job.remaining, 0.0) for job in setting.jobs])
+    """Seconds left on one worker; NaN where nothing is known of a job's length or speed."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(setting.table.single > 0, left / setting.table.single, np.nan)
+        return np.where(setting.table.single > 0, work_left(setting.jobs) / setting.table.single, np.nan)
 
 
-def _ranks(setting: Setting, left_s: Floats, tuning: Tuning) -> Floats:
-    """1 for the longest job up to their number for the shortest."""
+def _class_s(setting: Setting, tuning: Tuning) -> Floats:
+    """For jobs of unknown length: as long again as the class that they have reached."""
     attained = np.array([max(job.attained_s, 1.0) for job in setting.jobs])
-    arrival = np.array([job.arrival_s for job in setting.jobs])
     level = np.clip(np.ceil(np.log(attained / tuning.first_s) / np.log(tuning.factor)), 0, tuning.classes)
-    length = np.where(np.isfinite(left_s), left_s, tuning.first_s * tuning.factor**level)
+    return tuning.first_s * tuning.factor**level
+
+
+def _ranks(setting: Setting, length: Floats) -> Floats:
+    """From 1/n for the longest job up to 1 for the shortest; the earlier one of equals counts as shorter."""
+    arrival = np.array([job.arrival_s for job in setting.jobs])
     ranks = np.empty(len(length))
-    ranks[np.lexsort((-arrival, -length))] = np.arange(1, len(length) + 1)
+    ranks[np.lexsort((-arrival, -length))] = np.arange(1, len(length) + 1) / len(length)
     return ranks
+
+
+def _worths(setting: Setting, length: Floats, ranks: Floats, guess: Floats) -> Floats:
+    table = setting.table
+    capacity = float(sum(group.capacity for group in table.groups))
+    # Equals one after the other, as they came: a look ahead that treats them alike would end all of them late.
+    apart = length * (1.0 + 1e-3 * (1.0 - ranks))
+    return worths(guess, apart, pieces(table.speed, table.size), capacity)
 
 
 def _importance(setting: Setting, left_s: Floats, tuning: Tuning) -> Floats:

@@ -19,6 +19,8 @@ from stretto.simulation.cluster.disturb import Noise, Outage, Weather, outages
 from stretto.simulation.cluster.job import Costs, Restart, SimJob, stay
 
 EPSILON = 1e-9
+MOST_FINISHED = 16
+"""Finished jobs of one application that policies are told of: the latest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class Settings:
     """Between two decisions."""
     on_events: bool = False
     """Decide also when a job arrives or ends and when a node comes or goes."""
+    history: bool = False
+    """Whether policies are told how much work jobs of the same application took that have ended."""
     costs: Costs = field(default_factory=Restart)
     weather: Weather = field(default_factory=Weather)
     interference: float = 0.0
@@ -85,6 +89,7 @@ class Simulation:
         self.up = dict(self.nodes)
         self.now = 0.0
         self.allocation = Allocation()
+        self.finished: dict[str, tuple[float, ...]] = {}
         self.outcome = Outcome(list(jobs), tuple(nodes))
         self.noise = Noise(settings.weather, [job.name for job in jobs])
         self._streams: dict[str, Iterator[Outage]] = {name: outages(node, settings.weather) for name, node in self.nodes.items()}
@@ -158,6 +163,8 @@ class Simulation:
     def _depart(self) -> bool:
         ended = [job for job in self.active if job.end_s is not None]
         for job in ended:
+            family = job.application.name
+            self.finished[family] = (*self.finished.get(family, ()), job.whole)[-MOST_FINISHED:]
             self.outcome.changes.append(Change(job.end_s or self.now, job.name, ()))
         if ended:
             self.active = [job for job in self.active if job.end_s is None]
@@ -167,7 +174,7 @@ class Simulation:
         return bool(ended)
 
     def _decide(self) -> None:
-        jobs = [seen(job) for job in self.active]
+        jobs = [seen(job, self.finished.get(job.application.name, ()) if self.settings.history else ()) for job in self.active]
         nodes = list(self.up.values())
         started = time.thread_time()
         answer = self.policy(jobs, nodes, self.allocation, self.now)
@@ -225,7 +232,7 @@ class Simulation:
         )
 
 
-def seen(job: SimJob) -> Job:
+def seen(job: SimJob, finished: tuple[float, ...] = ()) -> Job:
     """What a scheduler may know of a simulated job."""
     declared = job.template
     most = min(declared.most, job.batch.most_workers)
@@ -235,7 +242,7 @@ def seen(job: SimJob) -> Job:
     kind_models = {kind: model for kind in job.throughput if (model := job.model(kind)) is not None}
     remaining = None
     if job.declares:
-        remaining = (job.application.progress(job.application.epochs) - job.progress) * job.application.initial_batch
+        remaining = job.whole - job.done
     return Job(
         name=job.name,
         arrival_s=job.arrival_s,
@@ -254,6 +261,8 @@ def seen(job: SimJob) -> Job:
         changed_s=job.changed_s,
         pause_s=declared.pause_s,
         remaining=remaining,
+        done=job.done,
+        finished=finished,
         steps_left=job.application.steps_left(batch, job.epoch) if job.oracle else None,
         step_s=job.oracle_steps() if job.oracle else None,
         losses=tuple(job.losses),

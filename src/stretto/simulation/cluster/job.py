@@ -110,6 +110,15 @@ class SimJob:
     def profiled(self) -> int:
         return max((key[1] for table in self.observations.values() for key in table), default=0)
 
+    @property
+    def whole(self) -> float:
+        """All of its work, in samples of the initial batch."""
+        return self.application.progress(self.application.epochs) * self.application.initial_batch
+
+    @property
+    def done(self) -> float:
+        return self.progress * self.application.initial_batch
+
     def model(self, kind: str) -> GoodputModel | None:
         throughput = self.throughput.get(kind)
         if throughput is None or self.noise is None:
