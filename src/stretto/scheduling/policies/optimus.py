@@ -20,15 +20,35 @@ def optimus(jobs: Sequence[Job], nodes: Sequence[Node], now: Allocation, time_s:
     fixed = {job.name: size(kept[job.name]) for job in jobs if job.pinned and job.name in kept}
     counts, reasons = _sizes(jobs, nodes, fixed, kept)
     places = {name: placement for name, placement in kept.items() if size(placement) == counts[name]}
-    free = free_slots(nodes, places)
-    for job in sorted(jobs, key=lambda job: counts[job.name]):
-        if counts[job.name] and job.name not in places:
-            placement = one_kind(nodes, free, counts[job.name])
-            if placement:
-                places[job.name] = placement
-            else:
-                reasons[job.name] = f"waits: no kind of node has {counts[job.name]} free slots"
+    # Whoever may not be taken off keeps its slots until it has others: its new size may fit on no kind of node.
+    rooted = {job.name: kept[job.name] for job in jobs if not job.preemptible and job.name in kept and job.name not in places}
+    free = free_slots(nodes, places | rooted)
+    for job in sorted(jobs, key=lambda job: (job.name not in rooted, counts[job.name])):
+        before = rooted.get(job.name, ())
+        if job.name in places or not (counts[job.name] or before):
+            continue
+        for node, count in before:
+            free[node] += count
+        placement = one_kind(nodes, free, counts[job.name]) if counts[job.name] else ()
+        if not placement and before:
+            placement = _part(before, counts[job.name])
+            for node, count in placement:
+                free[node] -= count
+        if placement:
+            places[job.name] = placement
+        else:
+            reasons[job.name] = f"waits: no kind of node has {counts[job.name]} free slots"
     return Allocation(places, reasons)
+
+
+def _part(placement: Placement, most: int) -> Placement:
+    """At most so many of these workers; all of them for 0."""
+    found: list[tuple[str, int]] = []
+    for node, count in placement:
+        taken = min(count, most - size(tuple(found))) if most else count
+        if taken > 0:
+            found.append((node, taken))
+    return tuple(found)
 
 
 def _sizes(
