@@ -21,11 +21,12 @@ import numpy as np
 
 from stretto.scheduling.options import Floats, Ints
 
-ROUNDS = 3
-WORK = 6_000
-"""Pieces × phases × rounds of one look ahead, about: some milliseconds."""
-MOST_PHASES = 32
-FEWEST_PHASES = 6
+SMALL = 400
+"""Pieces up to which a look ahead is thorough; about 50 jobs on 64 slots."""
+ROUNDS, PHASES = 3, 32
+HASTY_ROUNDS, HASTY_PHASES = 1, 10
+WORK = 8_000
+"""Pieces × phases for more jobs than that: a millisecond or two; at least three phases for any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +76,12 @@ class _Phase:
     slots: Floats
 
 
-def worths(start: Floats, left: Floats, cut: Pieces, capacity: float, *, rounds: int = ROUNDS) -> Floats:
+def worths(start: Floats, left: Floats, cut: Pieces, capacity: float, *, rounds: int | None = None) -> Floats:
     """The worth of a unit of each job's work, at most 1, from a first guess; the best of all rounds."""
-    phases = int(np.clip(WORK // max(len(cut.row) * max(rounds, 1) // 8, 1), FEWEST_PHASES, MOST_PHASES))
+    small = len(cut.row) <= SMALL
+    phases = PHASES if small else max(3, min(HASTY_PHASES, WORK // len(cut.row)))
+    if rounds is None:
+        rounds = ROUNDS if small else HASTY_ROUNDS
     best, lowest = start, np.inf
     guess = start
     for turn in range(rounds + 1):
