@@ -56,14 +56,16 @@ def allocate(
     setting = _setting(movable, nodes, kept, time_s)
     value = _normalised(value_of(setting), setting.table)
     held_fast = {job.name for job in movable if not job.preemptible and job.name in kept}
-    urgent = held_fast | set(must)
-    forced = np.array([job.name in urgent for job in movable])
-    value = np.where(forced[:, None] & np.isfinite(value), value + MUST, value)
+    # One job that may not be taken off counts more than all together that only ought to run.
+    first, ought = MUST * (len(movable) + 1), set(must)
+    forced = np.array([first if job.name in held_fast else MUST if job.name in ought else 0.0 for job in movable])
+    value = np.where(np.isfinite(value), value + forced[:, None], value)
     value = _within_quotas(jobs, movable, pinned, value, setting.table)
     capacity = _capacity(setting.table.groups, pinned)
     picks = choose(value, setting.table.size, setting.table.group, capacity)
     places = _placed(movable, picks, setting.table, kept, pinned, held_fast)
     _fill(movable, places, value, setting, free_slots(nodes, places | pinned))
+    _keep_quotas(jobs, places, pinned, kept, held_fast)
     reasons = {
         job.name: _reason(job, kept.get(job.name, ()), places.get(job.name, ()), row, setting) for row, job in enumerate(movable)
     }
@@ -118,6 +120,24 @@ def _within_quotas(
         most = np.where(picks >= 0, table.size[picks], 0)
         value[rows] = np.where(table.size[None, :] <= most[:, None], value[rows], -np.inf)
     return value
+
+
+def _keep_quotas(
+    jobs: Sequence[Job],
+    places: dict[str, Placement],
+    pinned: dict[str, Placement],
+    kept: dict[str, Placement],
+    held_fast: set[str],
+) -> None:
+    """A job that kept its old place may be larger than its owner's quota had for it: others of that owner wait then."""
+    quotas = Quotas(jobs)
+    by_claim = sorted(jobs, key=lambda job: (job.name not in pinned, job.name not in held_fast, job.name not in kept))
+    for job in by_claim:
+        workers = size(pinned.get(job.name) or places.get(job.name, ()))
+        if workers and workers > quotas.left(job) and job.name not in pinned and job.name not in held_fast:
+            del places[job.name]
+        else:
+            quotas.take(job, workers)
 
 
 def _placed(
