@@ -44,8 +44,8 @@ class Model:
 
 
 MODELS = {
-    "digits": Model("digits", "digits: a CNN with BatchNorm and dropout, Adam", 60, 13),
-    "chars": Model("chars", "chars: a transformer on this repository's text, AdamW, clipping, cosine schedule", 24, 16),
+    "digits": Model("digits", "digits: a CNN with BatchNorm and dropout, Adam", 48, 13),
+    "chars": Model("chars", "chars: a transformer on this repository's text, AdamW, clipping, cosine schedule", 20, 16),
 }
 PLAN: tuple[tuple[float, int | str], ...] = ((0.1, 2), (0.25, 4), (0.45, "kill"), (0.6, 3), (0.75, 1))
 """What happens to the job, and not before which part of it. The run begins with one worker."""
