@@ -25,7 +25,8 @@ from stretto.train.checkpoint.vault import LocalVault
 Launch = Callable[..., Launched]
 LIVES = int(os.environ.get("STRETTO_LIVES", "2"))
 """How many kills of a whole job; `make test-durability` makes it 100."""
-PAUSED = arguments(pause_s=0.1)
+PAUSED = arguments(pause_s=0.25)
+"""Slow enough that a kill which is decided on a checkpoint comes before the end, on a busy machine too."""
 
 
 @pytest.fixture(scope="module")
