@@ -25,6 +25,12 @@ def test_every_promise_holds_for_every_seed(part: int) -> None:
                                  f"--seed {report.seed}" for report in broken)
 
 
+def test_a_worker_of_an_earlier_life_that_was_taken_for_a_newcomer_does_not_hold_up_the_job() -> None:
+    """Its agent was cut off: the leader hears of its state only after it has put it on the first roster of the next life."""
+    report = simulate(12701)
+    assert not report.failure, report.failure
+
+
 def test_the_same_seed_is_the_same_story_in_any_process() -> None:
     source = "from stretto.simulation.rosters.run import simulate; print('\\n'.join(simulate(12).log))"
     runs = [subprocess.run([sys.executable, "-c", source], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True,

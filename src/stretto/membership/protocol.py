@@ -252,10 +252,15 @@ def _begin(view: View, *, number: int, cause: str) -> tuple[Action, ...]:
 
 
 def _failed_to_join(view: View, roster: Roster) -> set[str]:
-    """Newcomers that cannot enter this plan any more: dead, or, where nobody is dead, unable to reach the others."""
+    """Newcomers that cannot enter this plan any more: dead, or of an earlier life, or else unable to reach the others."""
     joined = [status for status in map(view.workers.get, roster.joined) if status is not None]
-    dead = {status.worker for status in joined if not status.alive}
-    return dead or {status.worker for status in joined if _halted_itself(view, roster, status)}
+    lost = {status.worker for status in joined if not status.alive or _relic(status, roster)}
+    return lost or {status.worker for status in joined if _halted_itself(view, roster, status)}
+
+
+def _relic(status: WorkerStatus, roster: Roster) -> bool:
+    """It holds the state of an earlier life, which was not known when it was taken for a newcomer: it waits for a rescue."""
+    return status.tick is not None and status.roster < roster.number and not roster.rescue
 
 
 def _supersede(view: View, roster: Roster) -> tuple[Action, ...]:
