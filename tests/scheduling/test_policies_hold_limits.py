@@ -120,6 +120,17 @@ def test_nodes_that_are_gone_are_not_used(name: str) -> None:
     check(jobs, nodes(1), now, answer)
 
 
+def test_a_starving_job_does_not_break_the_quota_of_one_that_may_not_be_taken_off() -> None:
+    """Together they would have nine of ann's eight slots. Without the first one the second runs: it is not refused for itself."""
+    held = job("held", owner="ann", quota=8, preemptible=False, most=1)
+    starving = job("starving", owner="ann", quota=8, least=8, most=8)
+    cluster, now = nodes(4), Allocation({"held": (("n00", 1),)})
+    answer = policy("goodput")([held, starving], cluster, now, 7200.0)
+    check([held, starving], cluster, now, answer)
+    assert answer.workers("held") == 1 and answer.workers("starving") == 0
+    assert policy("goodput")([starving], cluster, Allocation(), 7200.0).workers("starving") == 8
+
+
 @pytest.mark.parametrize("name", ["quality", "efficiency", "pollux", "goodput"])
 @pytest.mark.parametrize("numbers", [(math.nan,) * 7, (-1.0,) * 7, (1e30,) * 7, (0.0,) * 7])
 def test_a_broken_model_costs_nobody_his_place(name: str, numbers: tuple[float, ...]) -> None:
