@@ -232,6 +232,24 @@ def test_a_worker_that_dies_in_the_last_save_does_not_cost_it(
     assert again.result["digest"] == reference
 
 
+def test_a_stop_right_after_a_save_does_not_write_its_shards_again(launch: Launch, tmp_path: Path) -> None:
+    """A complete checkpoint is never touched: a worker that died while writing its part again would spoil the last one."""
+    held_out = ("held_out = job.loader(TensorDataset(inputs, targets), batch_size=16, slices=SLICES, train=False)\n"
+                "for epoch in job.epochs(3):\n")
+    swept = ("    scheduler.step()\n    for step in held_out:\n        for x, y in step:\n"
+             "            step.log(loss=F.cross_entropy(model(x), y))\n        time.sleep(0.8)\n")
+    script = SCRIPT.replace("for epoch in job.epochs(3):\n", held_out).replace("    scheduler.step()\n", swept)
+    run = launch(script, "--checkpoint", str(tmp_path / "saved-job"), "--checkpoint-every", "8", "--workers", "2",
+                 args=arguments(pause_s=0.0), name="job")
+    (entry,) = run.until(lambda: complete(tmp_path))
+    before = {path.name: path.stat().st_mtime_ns for path in Path(entry.path).glob("shard-*")}
+    run.process.send_signal(signal.SIGTERM)
+    assert run.end() == 143, run.output()
+    assert [one.step for one in complete(tmp_path)] == [entry.step] == [8], "it did not end at the boundary of that save"
+    assert len(before) == 2
+    assert {path.name: path.stat().st_mtime_ns for path in Path(entry.path).glob("shard-*")} == before
+
+
 def test_saves_go_on_while_workers_come_and_go(launch: Launch, tmp_path: Path, reference: str) -> None:
     run = begin(launch, tmp_path, "--workers", "1:3", "--start", "2", "--keep", "30", every="1", args=arguments(pause_s=0.3))
     run.until_step(2)
