@@ -7,6 +7,7 @@ process that made them; what a killed process has left behind is swept up by the
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -76,6 +77,10 @@ class Host:
 
     def plug(self) -> None:
         sh("ip", "-n", self.network.switch, "link", "set", self.port, "up")
+
+    def heard_bytes(self) -> int:
+        """What has come in over the cable."""
+        return int(json.loads(sh("ip", "-n", self.space, "-s", "-j", "link", "show", "eth0"))[0]["stats64"]["rx"]["bytes"])
 
     def refuse(self, others: Iterable[Host]) -> None:
         """Packets from these hosts are dropped here; what this host sends still arrives there."""
