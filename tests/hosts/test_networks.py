@@ -121,6 +121,7 @@ def test_training_goes_on_while_the_whole_store_is_away(hosts: Cluster, job: Cal
     assert one.audit().returncode == 0, one.audit().stdout
 
 
+@pytest.mark.long
 def test_with_delay_jitter_and_loss_everything_takes_longer_and_the_bits_are_the_same(
     hosts: Cluster, job: Callable[..., Job]
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from stretto.train.failpoints import failpoint
 from stretto.train.group import Group
 from stretto.train.routes import Routes
 from stretto.train.state import as_bytes, empty, spec
@@ -105,7 +106,9 @@ def receive(
         waits.append((group.receive(body, routes.source(group.rank, number), TAG), body, piece))
     for number, (wait, body, piece) in enumerate(waits):
         wait()
-        forwards += [group.send(body, peer, TAG) for peer in routes.targets(group.rank, number)]
+        for peer in routes.targets(group.rank, number):
+            failpoint("hand-on")
+            forwards.append(group.send(body, peer, TAG))
         if len(piece) > 1:
             _unpack(body, piece, flats)
     for wait in forwards:
