@@ -102,7 +102,7 @@ class Shared:
 
     def password(self) -> str:
         """Of etcd's user: as it was typed, or the secret."""
-        typed = urlsplit(self.store).netloc.rpartition("@")[0].partition(":")[2]
+        typed = self.store.rpartition("@")[0].partition("://")[2].partition(":")[2]
         return unquote(typed) or self.secret()
 
     def secret(self) -> str:
