@@ -59,9 +59,10 @@ def member() -> Iterator[tuple[Team, Said, Roster]]:
     process.start()
     broke_off: queue.Queue[bool] = queue.Queue()
 
-    def introduce(*_: object) -> None:
-        broke_off.put(True)
-        raise Broken("the newcomer broke off")
+    def introduce(_: object, roster: Roster, *__: object) -> None:
+        if roster.number == 2:
+            broke_off.put(True)
+            raise Broken("the newcomer broke off")
 
     team.introduce = introduce
     plan = Roster(2, (Member("w0", "a", team.address, Span(0, 4)), Member("w1", "a", ours.recv(), Span(4, 8))), base=1, joined=("w1",))
