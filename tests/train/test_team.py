@@ -1,4 +1,4 @@
-"""A member whose next roster cannot be built: it goes on in the one in effect while the leader may still plan without the newcomer."""
+"""A member whose next roster cannot be built goes on in the one in effect while the leader may still plan without the newcomer."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def member() -> Iterator[tuple[Team, Said, Roster]]:
             raise Broken("the newcomer broke off")
 
     team.introduce = introduce
-    plan = Roster(2, (Member("w0", "a", team.address, Span(0, 4)), Member("w1", "a", ours.recv(), Span(4, 8))), base=1, joined=("w1",))
+    members = (Member("w0", "a", team.address, Span(0, 4)), Member("w1", "a", ours.recv(), Span(4, 8)))
+    plan = Roster(2, members, base=1, joined=("w1",))
     ours.send(plan.document())
     team.hear({"kind": "roster", "roster": plan.document()})
     assert broke_off.get(timeout=GUARD_S)
