@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.hosts.cluster import Cluster, Job, paced
+from tests.hosts.cluster import Agent, Cluster, Job, paced
 
 
 class Near:
@@ -34,6 +34,11 @@ class Loopback:
         return Job(self, text if text is not None else paced(), **options)  # type: ignore[arg-type]
 
 
-def start(one: Job, host: str, *options: str, env: dict[str, str] | None = None, workers: str = "1:8") -> Any:
+LEASE_S = "10"
+"""Long: nobody is cut off here, and the machine may be busy."""
+
+
+def start(one: Job, host: str, *options: str, env: dict[str, str] | None = None, workers: str = "1:8") -> Agent:
     """The same command with this host's address."""
-    return one.start(host, "--interface", one.cluster.network.hosts[host].address, *options, env=env, workers=workers)
+    address = one.cluster.network.hosts[host].address
+    return one.start(host, "--interface", address, "--lease", LEASE_S, *options, env=env, workers=workers)
