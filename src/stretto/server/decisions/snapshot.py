@@ -42,8 +42,8 @@ def limits(record: Record, known: Known) -> tuple[int, int, str]:
 def job_view(record: Record, known: Known, *, quota: int | None, now: float, preemptible: bool = True) -> Job:
     """A job as far as a policy may know it."""
     least, most, why = limits(record, known)
-    progress = known.progress(steps=record.spec.steps)
-    left = max(0, progress.steps - progress.step) if progress.steps else None
+    steps = known.steps_in_all(record.spec.steps)
+    left = max(0, steps - known.step) if steps else None
     batch = known.batch
     model = fitted(known.report)
     return Job(
