@@ -260,7 +260,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--policy", default="goodput")
     arguments = parser.parse_args()
-    publish("server", bench(arguments), notes=["the agents, the dashboards and the server share the same cores"])
+    publish("server", bench(arguments), notes=[
+        f"the {arguments.running} agents, the {arguments.dashboards} dashboards and the server share the same {os.cpu_count()} cores",
+    ])  # fmt: skip
 
 
 if __name__ == "__main__":
