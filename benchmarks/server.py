@@ -261,7 +261,7 @@ def main() -> None:
     parser.add_argument("--policy", default="goodput")
     arguments = parser.parse_args()
     publish("server", bench(arguments), notes=[
-        f"the {arguments.running} agents, the {arguments.dashboards} dashboards and the server share the same {os.cpu_count()} cores",
+        f"{arguments.running} agents, {arguments.dashboards} dashboards and the server share the same {os.cpu_count()} cores",
     ])  # fmt: skip
 
 
