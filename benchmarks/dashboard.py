@@ -207,6 +207,7 @@ def main() -> None:
             rows = measure(server, rounds=args.rounds, seconds=args.seconds)
     publish("dashboard", rows, notes=[
         "'grown' is how many points came from the server while the curves were watched",
+        f"the curves' answer is filled up to {POINTS:,} points by the benchmark on its way, which 'with its curves' contains",
         "frames and tasks are wall-clock times: a busy machine lengthens them, and the idle page shows by how much",
     ])  # fmt: skip
 

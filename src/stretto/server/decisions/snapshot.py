@@ -39,8 +39,10 @@ def limits(record: Record, known: Known) -> tuple[int, int, str]:
     return elastic.min, elastic.max, ""
 
 
-def job_view(record: Record, known: Known, *, quota: int | None, now: float, preemptible: bool = True) -> Job:
-    """A job as far as a policy may know it."""
+def job_view(
+    record: Record, known: Known, *, quota: int | None, now: float, preemptible: bool = True, finished: tuple[float, ...] = ()
+) -> Job:
+    """A job as far as a policy may know it. `finished`: what jobs of its family took that have ended well."""
     least, most, why = limits(record, known)
     steps = known.steps_in_all(record.spec.steps)
     left = max(0, steps - known.step) if steps else None
@@ -65,6 +67,8 @@ def job_view(record: Record, known: Known, *, quota: int | None, now: float, pre
         changed_s=None if record.changed_at is None else min(record.changed_at, now),
         pause_s=record.pause_ms / record.resizes / 1000.0 if record.resizes else START_PAUSE_S,
         remaining=float(left * batch) if left is not None and batch else None,
+        done=float(known.samples),
+        finished=finished,
         steps_left=float(left) if left is not None else None,
         losses=losses(known),
         models={"default": model} if model is not None else {},

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from stretto.server.jobs.families import Families
 from stretto.server.jobs.known import Known, Point
 from stretto.server.jobs.state import Changed, Draft, Record, fold
 from stretto.server.models import JobState
@@ -45,6 +46,7 @@ class Book:
     live: dict[str, Record] = field(default_factory=dict)
     """Those of them that have not ended."""
     known: dict[str, Known] = field(default_factory=dict)
+    families: Families = field(default_factory=Families)
     buffered: dict[str, list[Point]] = field(default_factory=dict)
     """Points that are not in the database yet."""
     now: Callable[[], float] = time.time
@@ -56,6 +58,8 @@ class Book:
             record = Record.read(document)
             self._keep(record)
             self.known[record.id] = Known.read(known)
+        for record in sorted(self.records.values(), key=lambda one: one.ended_at or 0.0):
+            self.families.ended(record, self.known[record.id])
 
     def _keep(self, record: Record) -> None:
         self.records[record.id] = record
@@ -190,8 +194,11 @@ class Book:
                 self.known.pop(job, None)
                 self.buffered.pop(job, None)
             else:
+                before = self.records.get(job)
                 self._keep(record)
-                self.known.setdefault(job, Known())
+                known = self.known.setdefault(job, Known())
+                if record.state.ended and (before is None or not before.state.ended):
+                    self.families.ended(record, known)
 
     def with_state(self, *states: JobState) -> list[Record]:
         """Jobs in these states, which are not those of ended ones: there are thousands of those, and this is asked all the time."""

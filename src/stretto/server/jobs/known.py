@@ -51,6 +51,7 @@ class Known:
     steps_per_s: float | None = None
     samples_per_s: float | None = None
     samples: int = 0
+    """Committed so far: those that a resume from a checkpoint takes back are not in it."""
     left: int | None = None
     """Samples until its end, where the job counts them."""
     lost: int = 0
@@ -82,7 +83,8 @@ class Known:
     def renew(self, *, life: int, run: str) -> None:
         """Another life: its journal is read from the beginning, unless it goes on in the old one. Speeds stay known."""
         if life != self.life:
-            self.offset = self.offset if run == self.run else 0
+            if run != self.run:
+                self.offset = self.samples = 0
             self.life, self.run, self.workers, self.end = life, run, 0, None
             self.edges.clear()
             self.latest = {}
@@ -162,7 +164,8 @@ class Known:
 
     def rewind(self, line: dict[str, Any]) -> None:
         """A resume: steps from here on replace what was above."""
-        self.step = _whole(line.get("step")) or 0
+        before, self.step = self.step, _whole(line.get("step")) or 0
+        self.samples = max(0, self.samples - max(0, before - self.step) * (self.batch or 0))
         self.edges = {UNKNOWN: 0}
         self.latest = {}
 
