@@ -140,7 +140,10 @@ def test_a_job_that_was_changed_a_moment_ago_is_not_grown_again() -> None:
 
 
 def test_a_clock_that_was_set_back_holds_nobody_for_ever() -> None:
-    assert job_view(record(changed_at=1e9), Known(), quota=None, now=100.0).changed_s == 100.0
+    assert job_view(record(changed_at=1e9), Known(), quota=None, now=100.0).changed_s is None, "no cool-down until then"
+    assert job_view(record(changed_at=99.0), Known(), quota=None, now=100.0).changed_s == 99.0
+    runs, waits = record(turn_at=1e9), record(id="j-bbbbbbbbbbbb", state=JobState.QUEUED)
+    assert turns([runs, waits], slots=1, now=100.0, turn_s=60.0) == {runs.id}, "no turn until then either"
 
 
 # -- limits --------------------------------------------------------------------------------------------------------------

@@ -63,8 +63,7 @@ def job_view(
         quota=quota,
         attained_s=known.worker_seconds,
         restarts=record.resizes,
-        # A clock that was set back must not hold a job in its cool-down until it has caught up.
-        changed_s=None if record.changed_at is None else min(record.changed_at, now),
+        changed_s=past(record.changed_at, now=now),
         pause_s=record.pause_ms / record.resizes / 1000.0 if record.resizes else START_PAUSE_S,
         remaining=float(left * batch) if left is not None and batch else None,
         done=float(known.samples),
@@ -91,8 +90,20 @@ def turns(records: Sequence[Record], *, slots: int, now: float, turn_s: float) -
         for record in records
         if record.spec.preemptible
         and record.state is JobState.RUNNING
-        and (record.spec.priority < highest or now - (record.turn_at or now) >= turn_s)
+        and (record.spec.priority < highest or _had(record, now=now, turn_s=turn_s))
     )
+
+
+def _had(record: Record, *, now: float, turn_s: float) -> bool:
+    """Whether it has had its turn. One that began in the future has: else it would have the cluster until then."""
+    began = past(record.turn_at, now=now)
+    return record.turn_at is not None and (began is None or now - began >= turn_s)
+
+
+def past(at: float | None, *, now: float) -> float | None:
+    """A time that has come; None for one that has not: the clock was set back since, and nobody may have to wait until it has
+    caught up."""
+    return at if at is not None and at <= now else None
 
 
 def losses(known: Known) -> tuple[tuple[float, float], ...]:
