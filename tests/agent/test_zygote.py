@@ -38,6 +38,17 @@ if mode == "stray":
     os._exit(5)
 if mode == "raise":
     raise LookupError("not here")
+if mode == "memory":
+    import resource, torch
+    def faults():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    turns = []
+    for _ in range(12):
+        before = faults()
+        kept = [torch.ones(4 << 20) for _ in range(3)]
+        del kept
+        turns.append(faults() - before)
+    print(json.dumps(turns))
 if mode == "sleep":
     time.sleep(1000)
 """
@@ -153,6 +164,29 @@ def test_deaths_by_signals_are_told_as_such(lives: dict[str, Any]) -> None:
 def test_it_ends_with_its_agent_and_not_before(lives: dict[str, Any]) -> None:
     assert lives["gone"] == []
     assert lives["closed"]
+
+
+@pytest.mark.parametrize("setting", [{}, {"MALLOC_MMAP_THRESHOLD_": "131072"}], ids=["ours", "the user's own"])
+def test_a_worker_keeps_freed_memory_unless_the_user_decided_otherwise(tmp_path: Path, setting: dict[str, str]) -> None:
+    (tmp_path / "program.py").write_text(SCRIPT)
+    (tmp_path / "neighbour.py").write_text("")
+
+    async def story() -> dict[str, Any]:
+        bench = Bench()
+        await bench.forks.start(str(tmp_path / "program.py"), [], threads=1, env={"PYTHONPATH": str(SOURCE), **setting},
+                                cwd=str(tmp_path))
+        life = await bench.life("w0", "memory")
+        await bench.forks.close()
+        return life
+
+    life = asyncio.run(story())
+    assert life["code"] == 0, life["err"]
+    pages = 3 * (16 << 20) // os.sysconf("SC_PAGESIZE")
+    faults = json.loads(life["out"])[6:]
+    if setting:
+        assert min(faults) > pages // 2, "as glibc does it: every turn asks the kernel for all of it again"
+    else:
+        assert max(faults) < pages // 10
 
 
 def test_a_fork_server_that_cannot_start_is_an_error_and_not_a_wait(tmp_path: Path) -> None:

@@ -56,7 +56,8 @@ def needs(package: str) -> pytest.MarkDecorator:
 
 @pytest.mark.parametrize(
     "script",
-    ["ddp", pytest.param("accelerated", marks=[pytest.mark.long, needs("accelerate")]),
+    ["ddp", pytest.param("fsdp", marks=pytest.mark.long),
+     pytest.param("accelerated", marks=[pytest.mark.long, needs("accelerate")]),
      pytest.param("lit", marks=[pytest.mark.long, needs("lightning")])],
 )
 def test_an_unmodified_script_is_scaled_two_three_one_and_finishes(start: Start, script: str) -> None:

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from policy_builders import BATCH, MODEL, model
+from policy_builders import BATCH, MODEL, job, model, nodes
 
 from stretto.batching import throughput as module
 from stretto.batching.goodput import BatchRange, GoodputModel, candidates, gain, goodputs
 from stretto.batching.throughput import Observation, ThroughputModel, fit, overlap
+from stretto.scheduling.options import BATCHES, options
 
 
 def test_a_step_is_the_overlap_of_gradients_and_exchange() -> None:
@@ -103,6 +104,26 @@ def test_tables_for_many_jobs_equal_one_choice_after_the_other() -> None:
         assert table[row, 0] == pytest.approx(one.choose(nodes=1, workers=1).goodput)
         assert table[row, 1] == pytest.approx(one.choose(nodes=1, workers=4).goodput)
         assert table[row, 2] == pytest.approx(one.choose(nodes=2, workers=8).goodput)
+
+
+def test_the_options_of_many_jobs_are_as_fast_as_each_jobs_own_model_says_and_only_where_its_limits_allow_them() -> None:
+    limits = ((1, 16), (1, 1), (2, 4), (1, 16), (3, 3), (1, 4))
+    jobs = [
+        job(f"j{n}", least=least, most=most, models={"default": model(noise=10.0 * (n + 1))} if n != 3 else {})
+        for n, (least, most) in enumerate(limits)
+    ]
+    table = options(jobs, nodes(4), held=[0] * len(jobs))
+    for row, one in enumerate(jobs):
+        allowed = table.speed[row] > 0
+        usual = {n for n in (1, 2, 4, 8, 12, 16) if one.least <= n <= one.most}
+        assert set(table.size[allowed].tolist()) == (usual or {one.least})
+        own = one.model("default")
+        if own is None:
+            assert table.speed[row][allowed].tolist() == table.size[allowed].tolist()
+            continue
+        sizes = table.size[allowed].tolist()
+        each = [goodputs([own], across=[n > 4], workers=[n], count=BATCHES)[0, 0] for n in sizes]
+        assert table.speed[row][allowed] * table.single[row] == pytest.approx(each)
 
 
 def test_a_fixed_batch_stays_what_it_is() -> None:

@@ -14,16 +14,16 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
-from stretto.agent.blame import Crash, Failure, Ledger, exit_code_of
+from stretto.agent.blame import Failure, Ledger, exit_code_of
 from stretto.agent.budget import Budget
 from stretto.agent.council import Asked, Council
 from stretto.agent.ending import Ending
-from stretto.agent.fingerprints import differences
 from stretto.agent.folder import RunFolder
 from stretto.agent.forks import ForkServer, describe_exit
+from stretto.agent.hearing import Hearing, too_many
 from stretto.agent.hosts.joining import Joined
 from stretto.agent.hosts.part import Part
-from stretto.agent.link import Message, misread
+from stretto.agent.link import Message
 from stretto.agent.options import RunOptions
 from stretto.agent.outcome import INTERRUPTED, STOPPED, Outcome
 from stretto.agent.patrol import patrol
@@ -37,10 +37,6 @@ from stretto.core.errors import JobFailed, UsageError
 from stretto.core.roster import Roster
 from stretto.membership.embedded import EmbeddedStore
 from stretto.membership.status import Phase
-
-JOURNALLED = {"loader": ("loader",), "epoch": ("loader", "epoch"), "eval": ("loader", "epoch", "step"),
-              "report": ("step", "of"), "checkpoint": ("step", "path"), "plan": ("step", "loader", "batch", "parts")}
-"""Messages that go to the journal as they are, and what makes two of them the same."""
 
 
 class Supervisor:
@@ -76,9 +72,9 @@ class Supervisor:
         self._number = first_worker
         self._scheduled = 0
         self._forfeited = 0
-        self._fingerprint: dict[str, Any] | None = None
         self._last_words = ""
         self._closing = False
+        self._hearing = Hearing(self)
         self.tuning = Tuning(self)
 
     @property
@@ -88,7 +84,7 @@ class Supervisor:
 
     async def run(self) -> Outcome:
         """The whole life of the job. The fork server must have been started."""
-        watcher = asyncio.create_task(patrol(lambda: list(self.workers.values()), limits=self._limits, condemn=self._condemn))
+        watcher = asyncio.create_task(patrol(lambda: list(self.workers.values()), limits=self._limits, condemn=self.condemn))
         watcher.add_done_callback(self._task_done)
         await self.council.open()
         try:
@@ -136,7 +132,7 @@ class Supervisor:
                              "number between, or start the run with other --workers")
         slices = self.slices or self.council.slices
         if slices and workers > slices:
-            raise UsageError(_too_many(slices, workers))
+            raise UsageError(too_many(slices, workers))
         self._forfeited = 0
         self.recorder.event("scale", f"from {self.council.wanted} to {workers} workers")
         self.council.want(workers)
@@ -149,8 +145,8 @@ class Supervisor:
         worker, fds = prepare(
             name, agent=self.options.agent, number=number, log=self.folder.log(number),
             order=number if self.part is None else self.part.order(),
-            hear=lambda message: self._hear(name, message),
-            fault=lambda text: self._condemn(self.workers[name], Verdict("fault", text)),
+            hear=lambda message: self._hearing.hear(name, message),
+            fault=lambda text: self.condemn(self.workers[name], Verdict("fault", text)),
             show=lambda line, error: self.recorder.output(name, line, error),
         )
         self.workers[name] = worker
@@ -199,152 +195,6 @@ class Supervisor:
             self.recorder.event("warning", f"is not replaced any more ({budget}); `stretto scale` starts others",
                                 worker=worker.name)
 
-    # ---- what workers say
-
-    def _hear(self, name: str, message: Message) -> None:
-        worker = self.workers[name]
-        if worker.dead or worker.verdict is not None:
-            return
-        if worker.dismissed:
-            return  # what it still says cannot bring it back
-        wrong = misread(message)
-        if wrong:
-            return self._condemn(worker, Verdict("fault", wrong))
-        self._take(worker, message["kind"], {key: value for key, value in message.items() if key != "kind"})
-
-    def _take(self, worker: Worker, kind: str, fields: dict[str, Any]) -> None:
-        match kind:
-            case "hello":
-                worker.greeted = True
-                host, port = fields["address"]
-                worker.status = replace(worker.status, address=(str(host), int(port)))
-                self._compare(worker, fields.get("fingerprint"))
-            case "ready":
-                self._compare(worker, fields.get("fingerprint"))
-                self._ready(worker, slices=int(fields["slices"]), shape=str(fields["shape"]))
-            case "prepared":
-                worker.status = replace(worker.status, prepared=int(fields["number"]))
-            case "switched":
-                self._switched(worker, fields)
-            case "halted":
-                worker.status = replace(worker.status, halted=int(fields["number"]), tick=fields["tick"],
-                                        blames=str(fields.get("blames") or ""))
-                self.council.tell(worker.status)
-            case "commit":
-                if self.recorder.commit(fields):
-                    self.tuning.commit(fields)
-                self._goes_on(worker, fields)
-            case "digest":
-                self._digest(worker, fields)
-            case "event":
-                self.recorder.event(str(fields["what"]), str(fields.get("text", "")), worker=worker.name)
-            case "crash":
-                shown = "" if fields.get("usage") else str(fields.get("traceback", ""))
-                worker.crash = Crash(worker.name, fields.get("tick"), fields["type"], fields["text"], shown,
-                                     usage=bool(fields.get("usage")))
-            case "finished":
-                self._finished(worker, fields)
-            case "left":
-                self._left(worker, fields)
-            case _ if kind in JOURNALLED:
-                self.recorder.once(kind, fields, *JOURNALLED[kind])
-            case _:
-                pass
-
-    def _compare(self, worker: Worker, fingerprint: dict[str, Any] | None) -> None:
-        """Workers that would compute other bits are refused."""
-        if fingerprint is None:
-            return
-        worker.fingerprint = fingerprint
-        if self._fingerprint is None:
-            self._fingerprint = fingerprint
-            if self.part is not None:
-                self.council.agree(fingerprint=fingerprint)
-            return
-        found = differences(fingerprint, self.council.fingerprint or self._fingerprint)
-        if not found:
-            return
-        text = f"would compute other bits: {'; '.join(found)}"
-        if self.options.allow_mixed:
-            if not self.mixed:
-                self.recorder.event("warning", f"{text}; admitted by --allow-mixed, so the result is no longer the same "
-                                               "bits for any number of workers", worker=worker.name)
-            self.mixed = True
-        elif not worker.dismissed:
-            self.let_go(worker, f"{text}. Make them alike, or allow it with --allow-mixed", refused=True)
-
-    def compare(self) -> None:
-        """The job's fingerprint is known: it may be another host's."""
-        self._fingerprint = self.council.fingerprint or self._fingerprint
-        for worker in list(self.workers.values()):
-            if worker.serving and worker.status.phase is not Phase.MEMBER:
-                self._compare(worker, worker.fingerprint)
-
-    def _ready(self, worker: Worker, *, slices: int, shape: str) -> None:
-        if worker.dismissed:
-            return
-        worker.status = replace(worker.status, phase=Phase.READY, slices=slices, shape=shape)
-        self.recorder.event("ready", f"after {time.monotonic() - worker.started:.2f} s", worker=worker.name)
-        if not self.slices and slices >= self.options.least:
-            self.slices = slices
-            self.council.agree(slices=slices)
-            if self.council.wanted > slices:
-                self.recorder.event("warning", f"{_too_many(slices, self.council.wanted)}; going on with {slices}")
-                self.council.want(slices)
-        self.council.tell(worker.status)
-        self.tuning.ready(worker.name)
-        self.balance()
-
-    def _switched(self, worker: Worker, fields: dict[str, Any]) -> None:
-        worker.status = replace(worker.status, phase=Phase.MEMBER, roster=int(fields["number"]), tick=fields["tick"])
-        self.recorder.switched(worker.name, fields)
-        self.council.tell(worker.status)
-        self.tuning.switched(worker.name, fields)
-        self._ask_chief_to_stop()
-
-    def _digest(self, worker: Worker, fields: dict[str, Any]) -> None:
-        step = int(fields["step"])
-        if "digests" in fields:
-            differ = self.recorder.digests(step, dict(fields["digests"]))
-        else:
-            members = self.council.roster.workers if self.council.roster is not None else ()
-            differ = self.recorder.digest(step, worker.name, str(fields["digest"]), members=members)
-        if differ:
-            self.ending.differ(f"after step {step}", differ)
-
-    def _finished(self, worker: Worker, fields: dict[str, Any]) -> None:
-        self.ending.finished(worker.name, fields)
-        worker.status = replace(worker.status, phase=Phase.FINISHED, tick=fields.get("tick"),
-                                digest=str(fields.get("digest") or ""))
-        self.recorder.event("finished", worker=worker.name)
-        self.council.tell(worker.status)
-        self._see_whether_over()
-        self.spawn(self._see_out(worker))
-
-    async def _see_out(self, worker: Worker) -> None:
-        """A script that has ended may still have threads and exit handlers; they are not waited for without end."""
-        await asyncio.sleep(self.options.grace_s)
-        if not worker.dead:
-            self.recorder.event("warning", f"its script ended {self.options.grace_s:g} s ago (--grace), its process does not: "
-                                           "it is killed", worker=worker.name)
-            self.forks.kill(worker.pid)
-
-    def _goes_on(self, worker: Worker, fields: dict[str, Any]) -> None:
-        """Once somebody has finished, the leader has to know of everybody who trains further than that one did."""
-        if any(one.phase is Phase.FINISHED for one in self.council.statuses.values()) and isinstance(fields.get("tick"), int):
-            worker.status = replace(worker.status, tick=fields["tick"])
-            self.council.tell(worker.status)
-
-    def _left(self, worker: Worker, fields: dict[str, Any]) -> None:
-        worker.left = True
-        roster = self.council.roster
-        let_go = roster.number if roster is not None and worker.name in roster.left else worker.status.roster
-        number = int(fields.get("number") or let_go)
-        worker.status = replace(worker.status, phase=Phase.GONE, roster=number)
-        self.recorder.event("left", "in order", worker=worker.name)
-        self.council.tell(worker.status)
-        self.balance()
-
     # ---- what the leader decides
 
     def publish(self, roster: Roster) -> None:
@@ -369,7 +219,7 @@ class Supervisor:
             self.let_go(known, reason, refused=known.status.tick is None)
 
     def finish(self) -> None:
-        self._see_whether_over()
+        self.see_whether_over()
 
     def fence(self) -> None:
         self.recorder.event("warning", "the store has been out of reach for too long: this agent stops its workers")
@@ -401,6 +251,9 @@ class Supervisor:
     def ousted(self, reason: str) -> None:
         self.ending.end(replace(Outcome.failed(Failure(reason)), own=True))
 
+    def compare(self) -> None:
+        self._hearing.compare()
+
     def _send(self, name: str, message: Message) -> None:
         worker = self.workers.get(name)
         if worker is not None and not worker.dead:
@@ -418,7 +271,7 @@ class Supervisor:
         elif worker.status.tick is not None:
             self._restart(worker, reason, counted=False)
 
-    def _condemn(self, worker: Worker, verdict: Verdict) -> None:
+    def condemn(self, worker: Worker, verdict: Verdict) -> None:
         """Kills a worker that counts as dead. It is dead for everybody from now on, whatever the kernel still has to do."""
         if worker.dead or worker.verdict is not None:
             return
@@ -450,7 +303,7 @@ class Supervisor:
             worker.status = replace(worker.status, phase=Phase.GONE)
             self.council.tell(worker.status)
         worker.close()
-        self._see_whether_over()
+        self.see_whether_over()
         self.balance()
 
     def _explain(self, worker: Worker, code: int) -> None:
@@ -493,7 +346,7 @@ class Supervisor:
         self.ending.stopping = code
         if now or not members:
             return self.ending.end(Outcome("stopped", code))
-        self._ask_chief_to_stop()
+        self.ask_chief_to_stop()
 
         async def patience() -> None:
             await asyncio.sleep(self.options.grace_s)
@@ -503,11 +356,11 @@ class Supervisor:
 
         self.spawn(patience())
 
-    def _ask_chief_to_stop(self) -> None:
+    def ask_chief_to_stop(self) -> None:
         if self.ending.stopping is not None and self.council.chief is not None:
             self._send(self.council.chief, {"kind": "stop"})
 
-    def _see_whether_over(self) -> None:
+    def see_whether_over(self) -> None:
         """Ends the job when its members have, and their processes too: a script may still write its model."""
         alive = [worker for worker in self.workers.values() if not worker.dead]
         finished = [worker for worker in self.workers.values() if worker.status.phase is Phase.FINISHED]
@@ -549,8 +402,3 @@ class Supervisor:
 
     def status(self) -> dict[str, Any]:
         return standing(self)
-
-
-def _too_many(slices: int, workers: int) -> str:
-    return (f"slices={slices} allows at most {slices} workers, {workers} were asked for: raise slices= in job.loader(...) "
-            "or lower the number of workers")

@@ -28,6 +28,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 MESSAGE_BYTES = 65536
 FDS = 4
 """A worker's descriptors, in this order: link, beat, standard output, standard error."""
+_MALLOC = {-1: 1 << 30, -3: 32 << 20, -2: 64 << 20}
+"""glibc's M_TRIM_THRESHOLD, M_MMAP_THRESHOLD (at most 32 MB) and M_TOP_PAD for workers: see `_keep_memory`."""
 WARM = ("torch", "torch.distributed", "torch.utils.data", "torch._dynamo", "numpy", "stretto.train.worker")
 """What workers need anyway. torch._dynamo is here because every optimizer imports it at its first step."""
 
@@ -40,6 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _keep_memory()
     missing = _warm()
     # From here on the end of the socket is the better sign: it leaves time to take the workers' own children along.
     _prctl(_PR_SET_PDEATHSIG, 0)
@@ -165,6 +168,21 @@ class _Server:
                     os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(-1, 0)
+
+
+def _keep_memory() -> None:
+    """Workers keep what they free for the next step.
+
+    By default glibc gives blocks of a gradient's size back to the kernel and asks for them again in every step, and every page
+    of them is then cleared anew: a tenth of a convolutional network's step. Whoever has set MALLOC_… variables has decided
+    already; another C library has no mallopt, and stays as it is.
+    """
+    if any(name.startswith("MALLOC_") for name in os.environ):
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        for parameter, value in _MALLOC.items():
+            mallopt(parameter, value)
 
 
 def _warm() -> list[str]:

@@ -152,8 +152,9 @@ def _placed(
     wanted = {job.name: int(table.size[pick]) for job, pick in zip(jobs, picks, strict=True) if pick >= 0}
     group_of = {job.name: int(table.group[pick]) for job, pick in zip(jobs, picks, strict=True) if pick >= 0}
     rooted = dict(pinned)
+    places: dict[str, Placement] = {}
     for _ in range(len(held_fast) + 1):
-        places: dict[str, Placement] = {}
+        places = {}
         for place, group in enumerate(table.groups):
             names = {node.name for node in group.nodes}
             here = {name: placement for name, placement in rooted.items() if placement[0][0] in names}
@@ -171,7 +172,7 @@ def _fill(jobs: Sequence[Job], places: dict[str, Placement], value: Floats, sett
     """Slots that are still free: first to jobs without any, then to jobs that can grow where they are."""
     if not any(count > 0 for count in free.values()):
         return
-    best = np.argsort(-value.max(axis=1, initial=-np.inf), kind="stable")
+    best: list[int] = np.argsort(-value.max(axis=1, initial=-np.inf), kind="stable").tolist()
     names = [[node.name for node in group.nodes] for group in setting.table.groups]
     for row in best:
         job = jobs[row]
@@ -219,11 +220,11 @@ def _reason(job: Job, before: Placement, after: Placement, row: int, setting: Se
         return f"waits: its {job.least} or more slots are worth more to others now"
     said = _did(job, before, after, old, new)
     table = setting.table
-    speeds = {int(count): float(speed) for count, speed in zip(table.size, table.speed[row], strict=True) if speed > 0}
+    speeds = {count: speed for count, speed in zip(table.size.tolist(), table.speed[row].tolist(), strict=True) if speed > 0}
     larger = min((count for count in speeds if count > new), default=None)
     if larger is None or new not in speeds:
         return said
-    if job.model(table.groups[0].kind) is None:
+    if not table.single[row]:
         return f"{said}; nothing is measured of it yet"
     gain = speeds[larger] / speeds[new]
     if gain < 1.01:

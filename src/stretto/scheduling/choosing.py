@@ -8,6 +8,8 @@ several small ones.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -143,22 +145,20 @@ def _fill(picks: Ints, value: Floats, size: Ints, group: Ints, capacity: Ints) -
 
 def _programme(value: Floats, size: Ints, capacity: int) -> Ints:
     """The optimum for one group: best total for every number of slots, job by job."""
-    best = np.zeros(capacity + 1)
-    taken = np.full((len(value), capacity + 1), NONE, dtype=np.int16)
+    slots = np.arange(capacity + 1)
+    # Where each option comes from: so many slots fewer, or a place that is worth −∞ if there are not so many.
+    source = np.where(slots[None, :] >= size[:, None], slots[None, :] - size[:, None], capacity + 1)
+    best = np.append(np.zeros(capacity + 1), -np.inf)
+    taken = np.full((len(value), capacity + 1), NONE, dtype=np.int64)
     for row in range(len(value)):
-        fresh = best.copy()
-        choice = taken[row]
-        for column in np.flatnonzero(value[row] > 0):
-            width = int(size[column])
-            if width > capacity:
-                continue
-            offer = best[: capacity + 1 - width] + value[row, column]
-            better = offer > fresh[width:]
-            fresh[width:][better] = offer[better]
-            choice[width:][better] = column
-        best = fresh
+        offers = best[source] + value[row][:, None]
+        choice = offers.argmax(axis=0)
+        offer = offers[choice, slots]
+        better = offer > best[:-1]
+        taken[row, better] = choice[better]
+        best[:-1][better] = offer[better]
     picks = np.full(len(value), NONE, dtype=np.int64)
-    left = int(best.argmax())
+    left = int(best[:-1].argmax())
     for row in range(len(value) - 1, -1, -1):
         picks[row] = taken[row, left]
         if picks[row] >= 0:
@@ -168,7 +168,9 @@ def _programme(value: Floats, size: Ints, capacity: int) -> Ints:
 
 def _mixed_integer(value: Floats, size: Ints, group: Ints, capacity: Ints) -> Ints | None:
     """The optimum for several groups by HiGHS; None if it finds nothing in time."""
-    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy import optimize  # pyright: ignore[reportMissingTypeStubs]
+
+    solver: Any = optimize
 
     rows, columns = np.nonzero(value > 0)
     if not len(rows):
@@ -177,16 +179,16 @@ def _mixed_integer(value: Floats, size: Ints, group: Ints, capacity: Ints) -> In
     one_each[rows, np.arange(len(rows))] = 1.0
     slots = np.zeros((len(capacity), len(rows)))
     slots[group[columns], np.arange(len(rows))] = size[columns]
-    found = milp(
+    found = solver.milp(
         -value[rows, columns],
         integrality=np.ones(len(rows)),
-        bounds=Bounds(0, 1),
+        bounds=solver.Bounds(0, 1),
         options={"node_limit": EXACT_NODES},
-        constraints=[LinearConstraint(one_each, ub=1.0), LinearConstraint(slots, ub=capacity.astype(np.float64))],
+        constraints=[solver.LinearConstraint(one_each, ub=1.0), solver.LinearConstraint(slots, ub=capacity.astype(np.float64))],
     )
     if found.x is None:
         return None
     picks = np.full(len(value), NONE, dtype=np.int64)
-    taken = found.x > 0.5
+    taken = np.asarray(found.x, dtype=np.float64) > 0.5
     picks[rows[taken]] = columns[taken]
     return picks if (_demand(picks, size, group, len(capacity)) <= capacity).all() else None

@@ -108,25 +108,26 @@ def _distinct(states: States, known: set[bytes]) -> States:
 
 def _tournament(values: Floats, rank: Ints, crowd: Floats, count: int, random: Random) -> Ints:
     """Of two random solutions the one that dominates, else the less crowded one."""
-    one, other = random.integers(len(values), size=(2, count))
+    drawn: Ints = random.integers(len(values), size=(2, count))
+    one, other = drawn[0], drawn[1]
     wins = (values[one] <= values[other]).all(axis=1) & (values[one] < values[other]).any(axis=1)
     loses = (values[other] <= values[one]).all(axis=1) & (values[other] < values[one]).any(axis=1)
-    return np.where(wins | (~loses & (crowd[one] >= crowd[other])), one, other)
+    winners: Ints = np.where(wins | (~loses & (crowd[one] >= crowd[other])), one, other)
+    return winners
 
 
 def _crossover(states: States, parents: Ints, random: Random, chance: float) -> States:
-    jobs = states.shape[1]
-    pairs = parents.shape[1]
+    jobs, pairs = int(states.shape[1]), int(parents.shape[1])
     points = np.where(random.random(pairs) < chance, random.integers(jobs, size=pairs), jobs)
     swap = np.arange(jobs)[None, :] >= points[:, None]
     rows = np.arange(jobs)[None, :]
-    first = np.where(swap, parents[1][:, None], parents[0][:, None])
-    second = np.where(swap, parents[0][:, None], parents[1][:, None])
+    first: Ints = np.where(swap, parents[1][:, None], parents[0][:, None])
+    second: Ints = np.where(swap, parents[0][:, None], parents[1][:, None])
     return np.concatenate([states[first, rows], states[second, rows]])
 
 
 def mutate(states: States, limits: Limits, random: Random) -> States:
-    solutions, jobs, nodes = states.shape
+    solutions, jobs, nodes = map(int, states.shape)
     reset = random.random((solutions, jobs), dtype=np.float32) < 0.1
     which = np.nonzero(reset)
     states[which] = limits.base[which[1]]

@@ -58,7 +58,7 @@ def pieces(speed: Floats, size: Ints) -> Pieces:
         if not up.any():
             break
         rows.append(np.flatnonzero(up))
-        slots.append((widths[pick] - at)[up])
+        slots.append((widths[pick].astype(np.float64) - at)[up])
         slopes.append(slope[up])
         at = np.where(up, widths[pick], np.inf)
         height = np.where(up, best[np.arange(count), pick], height)
@@ -113,7 +113,7 @@ def _forward(worth: Floats, left: Floats, cut: Pieces, capacity: float, phases: 
     while active.any():
         open_ = slots * active[row]
         got = np.clip(capacity - np.cumsum(open_) + open_, 0.0, open_)
-        speed = np.bincount(row, weights=got * slope, minlength=count)
+        speed: Floats = np.bincount(row, weights=got * slope, minlength=count).astype(np.float64)
         need = np.full(count, np.inf)
         np.divide(left, speed, out=need, where=active & (speed > 0))
         running = int(np.count_nonzero(speed))
@@ -125,7 +125,8 @@ def _forward(worth: Floats, left: Floats, cut: Pieces, capacity: float, phases: 
         total += float(spent[active].sum())
         left -= speed * spent
         active &= ~ended
-        course.append(_Phase(np.flatnonzero(ended), speed, np.bincount(row, weights=got, minlength=count)))
+        held: Floats = np.bincount(row, weights=got, minlength=count).astype(np.float64)
+        course.append(_Phase(np.flatnonzero(ended), speed, held))
     return course, total
 
 
@@ -140,6 +141,3 @@ def _backward(course: list[_Phase], count: int) -> Floats:
         worth[phase.ended] = (1.0 + gain * share) / np.maximum(phase.speed[phase.ended], 1e-12)
         after = phase.speed
     return worth
-
-
-

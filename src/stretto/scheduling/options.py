@@ -105,7 +105,7 @@ def _speeds(jobs: Sequence[Job], groups: Sequence[Group], group: Ints, size: Int
     speed = np.where(allowed, size[None, :].astype(np.float64), 0.0)
     single = np.zeros(len(jobs))
     for place in range(len(groups)):
-        columns = np.flatnonzero(group == place)
+        columns: list[int] = np.flatnonzero(group == place).tolist()
         models: list[GoodputModel] = []
         rows: list[int] = []
         for row, job in enumerate(jobs):
@@ -116,16 +116,29 @@ def _speeds(jobs: Sequence[Job], groups: Sequence[Group], group: Ints, size: Int
         if not models:
             continue
         wanted = size[columns]
-        values = goodputs(models, across=(wanted > groups[place].slots).tolist(), workers=wanted.tolist(), count=BATCHES)
-        speed[np.ix_(rows, columns)] = np.where(allowed[np.ix_(rows, columns)], values, 0.0)
-        first = np.array(rows)[single[rows] == 0]
-        if len(first):
-            per_worker = np.where(speed[np.ix_(first, columns)] > 0, speed[np.ix_(first, columns)] / wanted, 0.0)
-            best = per_worker.max(axis=1, initial=0.0)
-            single[first] = best
+        usable = allowed[np.ix_(rows, columns)]
+        values = _of_models(models, usable, wanted, groups[place].slots)
+        speed[np.ix_(rows, columns)] = values
+        first = [row for row in rows if single[row] == 0]
+        if first:
+            single[first] = (speed[np.ix_(first, columns)] / wanted).max(axis=1, initial=0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         scaled = np.where(single[:, None] > 0, speed / single[:, None], speed)
     broken = ~np.isfinite(scaled).all(axis=1) | ((single > 0) & ~(scaled > 0).any(axis=1))
     scaled[broken] = np.where(allowed[broken], size[None, :], 0.0)
     single[broken] = 0.0
     return scaled, single
+
+
+def _of_models(models: Sequence[GoodputModel], allowed: Bools, size: Ints, slots: int) -> Floats:
+    """Goodputs of the allowed options, 0 elsewhere. Jobs with the same options are evaluated together, and nothing beyond them:
+    most jobs may not grow far, and large sizes are as dear to evaluate as small ones."""
+    found = np.zeros(allowed.shape)
+    alike: dict[bytes, list[int]] = {}
+    for row, key in enumerate(map(bytes, allowed)):
+        alike.setdefault(key, []).append(row)
+    for rows in alike.values():
+        columns: list[int] = np.flatnonzero(allowed[rows[0]]).tolist()
+        across, workers = (size[columns] > slots).tolist(), size[columns].tolist()
+        found[np.ix_(rows, columns)] = goodputs([models[row] for row in rows], across=across, workers=workers, count=BATCHES)
+    return found

@@ -20,9 +20,9 @@ class Floor:
 
     group: Group
     free: dict[str, int] = field(init=False)
-    where: dict[str, Placement] = field(default_factory=dict)
+    where: dict[str, Placement] = field(default_factory=dict[str, Placement])
     residents: dict[str, set[str]] = field(init=False)
-    fixed: set[str] = field(default_factory=set)
+    fixed: set[str] = field(default_factory=set[str])
     """Jobs that must stay."""
     _shelf: list[list[str]] = field(init=False)
     """Node names by free slots; entries that are out of date are skipped."""

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import pkgutil
 from functools import partial
+from typing import Any
 
 from stretto.core.errors import UsageError
 from stretto.scheduling import policies
@@ -22,5 +23,5 @@ def load(name: str, *, seed: int = 0) -> Policy:
     """The policy's function; a random one gets the seed."""
     if name not in names():
         raise UsageError(f"there is no policy {name}: use one of {', '.join(names())}")
-    policy: Policy = getattr(importlib.import_module(f"{policies.__name__}.{name}"), name)
+    policy: Any = getattr(importlib.import_module(f"{policies.__name__}.{name}"), name)
     return partial(policy, seed=seed) if "seed" in inspect.signature(policy).parameters else policy

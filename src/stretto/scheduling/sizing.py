@@ -181,9 +181,7 @@ def _by_band(order: Sequence[Offer], speeds: Sequence[float], aims: Aims, least:
         reasons.append(f"{best} nodes: a scaling efficiency of {ratio[best]:.0%}, in the band of {aims.low:.0%} to {aims.high:.0%}")
     else:
         best = max(inside, default=max(least, 1))
-        reasons.append(
-            f"{best} nodes: a scaling efficiency of {ratio[best]:.0%}, none is in {aims.low:.0%} to {aims.high:.0%}"
-        )
+        reasons.append(f"{best} nodes: a scaling efficiency of {ratio[best]:.0%}, none is in {aims.low:.0%} to {aims.high:.0%}")
     return best
 
 

@@ -73,7 +73,7 @@ def _state(jobs: Sequence[Job], nodes: Sequence[Node], places: dict[str, Placeme
 
 def _places(jobs: Sequence[Job], nodes: Sequence[Node], state: NDArray[np.int16]) -> dict[str, Placement]:
     return {
-        job.name: tuple((nodes[column].name, int(row[column])) for column in np.flatnonzero(row))
+        job.name: tuple((nodes[column].name, int(row[column])) for column in np.flatnonzero(row).tolist())
         for job, row in zip(jobs, state, strict=True)
         if row.any()
     }

@@ -8,6 +8,7 @@ is promoted again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from stretto.scheduling.placing import Quotas, free_slots, one_kind, still_valid
 from stretto.scheduling.words import Allocation, Job, Node, size
@@ -59,7 +60,8 @@ def _queues(jobs: Sequence[Job], now: Allocation, threshold_s: float) -> tuple[l
     """All jobs in the order of service, and the names of the demoted ones in the order of their demotion."""
     arrivals = sorted(jobs, key=lambda job: (-job.priority, job.arrival_s))
     known = {job.name: job for job in jobs}
-    before: tuple[str, ...] = now.memory if isinstance(now.memory, tuple) else ()
+    memory = cast("tuple[str, ...] | None", now.memory)
+    before = memory if isinstance(memory, tuple) else ()
     demoted = [name for name in before if name in known]
     demoted += [job.name for job in arrivals if job.attained_s >= threshold_s and job.name not in set(demoted)]
     late = set(demoted)
