@@ -122,7 +122,8 @@ def test_random_kills_of_the_whole_job_with_saves_under_way(
                     every=chance.choice(["1", "2", "5", "0.3s"]))
         for _ in range(min(left, chance.randint(1, 10))):
             before = len(run.commits())
-            run.until(lambda run=run, before=before, more=chance.randint(0, 6): len(run.commits()) > before + more)
+            more = chance.randint(0, 6)
+            run.until(lambda run=run, enough=before + more: len(run.commits()) > enough or run.process.poll() is not None)
             time.sleep(chance.random() * 0.2)
             if run.folder.result.exists() or run.process.poll() is not None:
                 break

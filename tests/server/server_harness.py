@@ -19,8 +19,11 @@ AGENT = str(Path(__file__).with_name("simulated_agent.py"))
 SIMULATED = (sys.executable, "-I", "-S", AGENT)
 
 PROGRAM = """
-import json, sys
+import json, os, sys, time
 from pathlib import Path
+if "STRETTO_TEST_CLOCK" in os.environ:
+    offset, real = Path(os.environ["STRETTO_TEST_CLOCK"]), time.time
+    time.time = lambda: real() + float(offset.read_text() or 0)
 from stretto.server.running import serve
 from stretto.server.settings import Settings
 given = json.loads(sys.argv[1])

@@ -7,20 +7,23 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from server_harness import Running, job, until
 
+from stretto.cli.main import group
 from stretto.core.errors import UsageError
 from stretto.server.client import Client, find_server
 from stretto.server.jobs.jobfile import deadline, parse_job, read_job_file
 
+PROGRAM = "from stretto.cli.main import main; main()"
+
 
 def stretto(server: Running, *arguments: str, cwd: Path | None = None, code: int = 0) -> str:
     environment = {**os.environ, "STRETTO_SERVER": server.url, "STRETTO_TOKEN": server.token, "COLUMNS": "250"}
-    program = "from stretto.cli.main import main; main()"
-    result = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True,
+    result = subprocess.run([sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True,
         env=environment, cwd=cwd, timeout=200,
                             check=False)  # fmt: skip
     assert result.returncode == code, result.stdout + result.stderr
@@ -62,6 +65,80 @@ def test_a_job_file_is_submitted_and_waited_for(server: Running, tmp_path: Path)
     assert found["spec"]["workdir"] == str(tmp_path)
     path.write_text(yaml.safe_dump(job("fails", more=("--fail-at", "0"))))
     assert "failed" in stretto(server, "submit", "job.yaml", "--wait", cwd=tmp_path, code=1)
+
+
+def say(*arguments: str) -> None:
+    """The command line in this process: a dozen of them in the time of one."""
+    group().main(args=list(arguments), prog_name="stretto", standalone_mode=False)
+
+
+def test_everything_is_written_as_json_or_yaml_too(
+    server: Running, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("STRETTO_SERVER", server.url)
+    monkeypatch.setenv("STRETTO_TOKEN", server.token)
+    with server.client() as client:
+        made = client.submit(job("written", steps=100_000, step_s=0.1, most=2)).id
+        until(lambda: client.job(made).state == "running", what="it runs")
+        token = client.create_token("passing", scope="viewer").id
+
+        def found(*arguments: str) -> list[Any]:
+            """The same from both; verbs that change something are asked once more, which changes nothing."""
+            documents = []
+            for output, read in (("json", json.loads), ("yaml", yaml.safe_load)):
+                say(*arguments, "-o", output)
+                documents.append(read(capsys.readouterr().out))
+            return documents
+
+        for arguments in (["ps"], ["events", made], ["policies"], ["nodes"], ["tokens", "list"]):
+            first, second = found(*arguments)
+            assert type(first) is type(second)
+            assert len(first) == len(second)
+        for arguments in (["show", made], ["explain", made], ["scale", made, "1"], ["cancel", made]):
+            assert all((one.get("id") or one["job"]) == made for one in found(*arguments))
+        assert all("run j-" in one["text"] for one in found("logs", made))
+        assert [one[0]["id"] for one in found("tokens", "revoke", token)] == [token, token]
+        client.wait(made, timeout_s=120)
+        say("rm", made, "-o", "json")
+        assert [one["id"] for one in json.loads(capsys.readouterr().out)] == [made]
+
+
+def test_what_is_followed_is_a_document_a_line(server: Running) -> None:
+    with server.client() as client:
+        made = client.submit(job("followed", steps=100_000, step_s=0.1)).id
+        command = [sys.executable, "-c", PROGRAM, "events", made, "-f", "-o", "json"]
+        environment = {**os.environ, "STRETTO_SERVER": server.url, "STRETTO_TOKEN": server.token}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as follows:
+            assert follows.stdout is not None
+            kinds = [json.loads(follows.stdout.readline())["kind"]]
+            client.cancel(made)
+            while kinds[-1] != "cancelled":
+                kinds.append(json.loads(follows.stdout.readline())["kind"])
+            follows.terminate()
+        assert kinds[0] == "submitted"
+
+
+def test_local_runs_are_written_as_asked_and_jobs_of_the_server_are_mentioned(
+    server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("STRETTO_HOME", str(server.home))
+    for name in ("STRETTO_SERVER", "STRETTO_TOKEN", "STRETTO_RUNS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    with server.client() as client:
+        made = client.submit(job("mentioned", steps=100_000, step_s=0.1)).id
+        say("ps")
+        said = capsys.readouterr()
+        assert "no runs in runs" in said.out
+        assert f"stretto ps --server {server.url}" in said.err
+        for output in ("json", "yaml"):
+            say("ps", "-o", output)
+            said = capsys.readouterr()
+            assert (said.out.strip(), said.err) == ("[]", "")
+        client.cancel(made)
+    with pytest.raises(UsageError, match="-o json: a local run's logs are text"):
+        say("logs", "nobody", "--runs", "runs", "-o", "json")
 
 
 def test_nodes_policies_and_tokens_are_listed_and_changed(server: Running) -> None:

@@ -212,6 +212,27 @@ def test_a_full_disk_stops_nothing_for_good(tmp_path: Path) -> None:
         subprocess.run(["umount", "-l", str(small)], check=False)
 
 
+def test_a_clock_that_jumps_loses_no_job_holds_none_and_starts_none_twice(tmp_path: Path) -> None:
+    clock, day = tmp_path / "clock", 86400
+    clock.write_text("0")
+    told = {"environment": {"STRETTO_TEST_CLOCK": str(clock)}}
+    with running(tmp_path / "home", slots=2, policy="goodput", cooldown_s=5.0, **told) as server, server.client() as client:
+        first = client.submit(job("first", steps=100_000, step_s=0.1, most=2)).id
+        until(lambda: client.job(first).workers == 2, what="alone, it has everything", timeout_s=120)
+        others = []
+        for offset in (-day, day, 0):
+            others.append(client.submit(job(f"other-{len(others)}", steps=100_000, step_s=0.1, most=2)).id)
+            until(lambda: (client.job(first).workers, client.job(others[-1]).workers) == (1, 1), what="they share", timeout_s=120)
+            clock.write_text(str(offset))
+            client.cancel(others[-1])
+            until(lambda: client.job(first).workers == 2, what=f"it has grown again, the clock is {offset} s off", timeout_s=120)
+        assert client.wait(client.submit(job("last")).id, timeout_s=120).state == "finished"
+        for one in (first, *others):
+            kinds = [event.kind for event in client.events(one).items]
+            assert kinds.count("started") == 1
+            assert "restarting" not in kinds
+
+
 POLICIES = """
 import time
 from stretto.scheduling import policies

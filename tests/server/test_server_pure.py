@@ -30,7 +30,7 @@ from stretto.server.jobs.ending import ending
 from stretto.server.jobs.known import Known
 from stretto.server.jobs.state import FOLDS, Conflict, Record, fold
 from stretto.server.jobs.work import asked, work_of
-from stretto.server.models import Explanation, JobState
+from stretto.server.models import Explanation, JobState, Progress
 from stretto.server.spec import JobSpec
 
 SPEC = JobSpec.model_validate({"name": "digits", "run": ["python", "train.py"], "elastic": {"min": 1, "max": 4}})
@@ -140,7 +140,10 @@ def test_a_job_that_was_changed_a_moment_ago_is_not_grown_again() -> None:
 
 
 def test_a_clock_that_was_set_back_holds_nobody_for_ever() -> None:
-    assert job_view(record(changed_at=1e9), Known(), quota=None, now=100.0).changed_s == 100.0
+    assert job_view(record(changed_at=1e9), Known(), quota=None, now=100.0).changed_s is None, "no cool-down until then"
+    assert job_view(record(changed_at=99.0), Known(), quota=None, now=100.0).changed_s == 99.0
+    runs, waits = record(turn_at=1e9), record(id="j-bbbbbbbbbbbb", state=JobState.QUEUED)
+    assert turns([runs, waits], slots=1, now=100.0, turn_s=60.0) == {runs.id}, "no turn until then either"
 
 
 # -- limits --------------------------------------------------------------------------------------------------------------
@@ -350,7 +353,7 @@ def test_whatever_a_job_writes_into_its_journal_harms_nobody(found: list[dict[st
     json.dumps(known.document(), allow_nan=True)
     for point in reading.points:
         json.dumps(point.values, allow_nan=False)
-    known.progress(steps=None).model_dump_json()
+    Progress.model_validate(known.progress(steps=None)).model_dump_json()
 
 
 def commit(step: int, *, first: int, t: float = 1.0, epoch: int = 0) -> dict[str, object]:
@@ -507,7 +510,7 @@ def test_nobody_is_set_back_while_all_fit_or_before_its_turn_is_over() -> None:
 def test_what_a_job_counts_as_left_gives_its_progress() -> None:
     known = Known()
     journal.read(record(), known, [{**commit(9, first=90), "left": 300}])
-    found = known.progress(steps=None)
+    found = Progress.model_validate(known.progress(steps=None))
     assert (found.step, found.steps, found.fraction, found.remaining_s) == (10, 40, 0.25, 15.0)
 
 
@@ -516,7 +519,7 @@ def test_a_jobs_own_document_and_its_scripts_numbers_are_kept_apart() -> None:
     own = {"kind": "report", "t": 1.0, "of": "job", "metrics": {"goodput": 5.0, "schema": 1, "model": {"throughput": {"a": 1.0}}}}
     script = {"kind": "report", "t": 1.0, "metrics": {"goodput": 99.0, "accuracy": 0.5}}
     reading = journal.read(record(), known, [own, script])
-    assert known.progress(steps=None).goodput == 5.0
+    assert known.progress(steps=None)["goodput"] == 5.0
     assert reading.model
     assert reading.points[0].values == {"goodput": 99.0, "accuracy": 0.5}
     assert not journal.read(record(), known, [own]).model, "the same model once more is no news"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,9 +27,18 @@ def folder_of(run: str, runs: Path | None) -> RunFolder:
     return find(run, runs=runs_folder(runs))
 
 
+as_yaml: ContextVar[bool] = ContextVar("as_yaml", default=False)
+"""What is emitted is written as YAML: `-o yaml` of a verb that knows `--json` only (cli/either.py)."""
+
+
 def emit(document: Any) -> None:
     """JSON on standard output."""
-    typer.echo(json.dumps(document, indent=1, default=str))
+    text = json.dumps(document, indent=1, default=str)
+    if as_yaml.get():
+        import yaml
+
+        text = yaml.safe_dump(json.loads(text), sort_keys=False, allow_unicode=True).rstrip("\n")
+    typer.echo(text)
 
 
 def standing(folder: RunFolder) -> dict[str, Any]:

@@ -7,14 +7,16 @@ then the server of the saved login, if it answers.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Option
 
-from stretto.cli.common import runs_folder
+from stretto.cli.common import as_yaml, runs_folder
 from stretto.cli.remote import Out, Output, Server, known_server, named_server
+from stretto.core.errors import UsageError
 
 Command = Callable[..., Any]
 Pin = Annotated[bool, Option("--pin", help="Of a job of the server: exactly this many, whatever the policy thinks.")]
@@ -33,7 +35,10 @@ def either(local: Command, remote: str) -> Command:
     def command(**given: Any) -> Any:
         options = {name: given.pop(name) for name in added}
         if not ask_server(options["server"], given.get("runs"), given.get("run")):
-            return local(**given)
+            done = local(**_written(given, options["output"]))
+            if remote == "ps" and given["runs"] is None and options["output"] is Output.TABLE:
+                _mention()
+            return done
         from stretto.cli import jobs
 
         output = Output.JSON if given.pop("json", False) else options["output"]
@@ -43,6 +48,29 @@ def either(local: Command, remote: str) -> Command:
     command.__annotations__ = {one.name: one.annotation for one in [*own, *more]}
     command.__doc__ = local.__doc__
     return command
+
+
+def _written(given: dict[str, Any], output: Output) -> dict[str, Any]:
+    """What a verb of local runs is given so that it writes as `-o` says."""
+    if output is Output.TABLE:
+        return given
+    if "json" not in given:
+        raise UsageError(f"-o {output}: a local run's logs are text; leave -o away")
+    as_yaml.set(output is Output.YAML)
+    return {**given, "json": True}
+
+
+def _mention() -> None:
+    """`ps` without a name shows local runs where there are some: jobs of a server are not to be overlooked for that."""
+    if known_server(None) and answers():
+        from stretto.cli.remote import client
+
+        with client(None) as ask:
+            url, jobs = ask.url, ask.overview().jobs
+        count = sum(number for state, number in jobs.items() if not state.ended)
+        if count:
+            those = "1 job that has" if count == 1 else f"{count} jobs that have"
+            print(f"the server {url} has {those} not ended: stretto ps --server {url}", file=sys.stderr)
 
 
 def ask_server(server: str | None, runs: Path | None, run: str | None) -> bool:

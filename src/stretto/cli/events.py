@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from stretto.cli.remote import Out, Output, Server, client, show
+from stretto.cli.remote import Out, Output, Server, client, show, show_next
 
 
 def command(
@@ -24,16 +24,19 @@ def command(
         while page := ask.events(job, after=after).items:
             items += page
             after = page[-1].id
-        if show(items, output):
+        if not follow and show(items, output):
             return
         for event in items:
-            line(event.t, event.kind, event.text)
+            line(event.model_dump(mode="json"), output)
         if follow:
             wanted = ask.resolve(job) if job else None
             for frame in ask.stream(last_event_id=after):
                 if frame.kind == "event" and wanted in (None, frame.data["job"]):
-                    line(frame.data["t"], frame.data["kind"], frame.data["text"])
+                    line(frame.data, output)
 
 
-def line(t: float, kind: str, text: str) -> None:
-    print(f"{datetime.datetime.fromtimestamp(t):%H:%M:%S}  {kind:<11} {text}", flush=True)
+def line(event: dict[str, Any], output: Output) -> None:
+    if output is Output.TABLE:
+        print(f"{datetime.datetime.fromtimestamp(event['t']):%H:%M:%S}  {event['kind']:<11} {event['text']}", flush=True)
+    else:
+        show_next(event, output)

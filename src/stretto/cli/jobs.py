@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from stretto.cli.remote import Output, ago, client, number, show, span, table
+from stretto.cli.remote import Output, ago, client, number, show, show_next, span, table
 
 TAIL = 256 * 1024
 
@@ -71,14 +71,27 @@ def describe(job: Job) -> None:
     table(("", ""), lines)
 
 
-def logs(*, run: str, server: str | None, follow: bool = False, worker: str | None = None, **_: object) -> None:
+def logs(
+    *,
+    run: str,
+    server: str | None,
+    follow: bool = False,
+    worker: str | None = None,
+    output: Output = Output.TABLE,
+    **_: object,
+) -> None:
     """What the job's agent printed, or one worker's own log."""
     source = "console" if worker is None else "agent" if worker == "agent" else f"worker-{worker.removeprefix('w')}"
     with client(server) as ask:
         if not follow:
-            sys.stdout.write(ask.log(run, source=source, tail=TAIL).text)
+            part = ask.log(run, source=source, tail=TAIL)
+            if not show(part, output):
+                sys.stdout.write(part.text)
             return
         for text in ask.follow(run, source=source):
+            if output is not Output.TABLE:
+                show_next({"source": source, "text": text}, output)
+                continue
             sys.stdout.write(text)
             sys.stdout.flush()
 

@@ -66,6 +66,16 @@ def show(value: BaseModel | Sequence[BaseModel], output: Output) -> bool:
     return True
 
 
+def show_next(value: dict[str, Any], output: Output) -> None:
+    """One of many that follow each other: a line of JSON, or a document of YAML."""
+    if output is Output.JSON:
+        print(json.dumps(value, ensure_ascii=False), flush=True)
+    else:
+        import yaml
+
+        print(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, explicit_start=True), end="", flush=True)
+
+
 def table(titles: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
     """A plain table; long cells are folded on a terminal and left whole in a pipe."""
     from rich.console import Console

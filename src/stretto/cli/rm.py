@@ -6,13 +6,19 @@ from typing import Annotated
 
 from typer import Argument
 
-from stretto.cli.remote import Server, client
+from stretto.cli.remote import Out, Output, Server, client, show
 
 
 def command(
-    jobs: Annotated[list[str], Argument(metavar="JOB…", help="Ids or names.", show_default=False)], *, server: Server = None
+    jobs: Annotated[list[str], Argument(metavar="JOB…", help="Ids or names.", show_default=False)],
+    *,
+    server: Server = None,
+    output: Out = Output.TABLE,
 ) -> None:
     with client(server) as ask:
-        for job in jobs:
-            ask.remove(job)
-            print(f"{job} is removed")
+        found = [ask.job(job) for job in jobs]
+        for job, asked in zip(found, jobs, strict=True):
+            ask.remove(job.id)
+            if output is Output.TABLE:
+                print(f"{asked} is removed")
+    show(found, output)

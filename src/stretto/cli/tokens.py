@@ -49,8 +49,10 @@ def create(
 
 
 @app.command("revoke")
-def revoke(token: Id, *, server: Server = None) -> None:
+def revoke(token: Id, *, server: Server = None, output: Out = Output.TABLE) -> None:
     """From now on it is refused."""
     with client(server) as ask:
         ask.revoke_token(token)
-    print(f"{token} is revoked")
+        found = [one for one in ask.tokens().items if one.id == token]
+    if not show(found, output):
+        print(f"{token} is revoked")

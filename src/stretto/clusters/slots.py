@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from heapq import nsmallest
 
 from stretto.clusters.base import NodeInfo
 
@@ -26,7 +27,8 @@ def assign(nodes: Sequence[NodeInfo], wanted: Mapping[str, Mapping[str, int]], h
                 result[job][node.name] = kept
         for job, places in wanted.items():
             have = result[job].get(node.name, ())
-            more = sorted(free)[: max(0, places.get(node.name, 0) - len(have))]
+            missing = places.get(node.name, 0) - len(have)
+            more = nsmallest(missing, free) if missing > 0 else []
             free -= set(more)
             if more:
                 result[job][node.name] = (*have, *more)

@@ -18,6 +18,7 @@ from stretto.core.errors import UsageError
 from stretto.server import VERSION
 from stretto.server.api import views
 from stretto.server.api.hub import Hub, dump
+from stretto.server.api.lines import Lines
 from stretto.server.api.look import allocation
 from stretto.server.api.pages import Pages
 from stretto.server.api.problems import install
@@ -54,6 +55,7 @@ class Server:
     cluster: Cluster
     lock: Lock
     pages: Pages
+    lines: Lines
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     started_at: float = field(default_factory=time.time)
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
@@ -117,14 +119,8 @@ def build(settings: Settings, *, cluster: Cluster | None = None) -> Server:
     cluster = cluster or LocalCluster(settings.folder, settings.infos(), launcher=settings.launcher)
     tokens = TokenStore(storage)
 
-    def line(job: str, tenant: str | None) -> str | None:
-        record = book.records.get(job)
-        if record is None or not views.seen(record, tenant):
-            return None
-        return dump(views.summary(record, book.known[job], reason=decider.reason(record)))
-
     hub = Hub(
-        summary=line,
+        summary=lambda job, tenant: lines.of(job, tenant),
         allocation=lambda tenant: allocation(server, tenant).model_dump_json(),
         event=lambda one: dump(views.event(one)),
     )
@@ -141,7 +137,8 @@ def build(settings: Settings, *, cluster: Cluster | None = None) -> Server:
     runner = Runner(timeout_s=settings.policy_timeout_s)
     decider = Decider(conductor, ledger, runner, policy=_policy(settings, storage))
     decider.cordoned = frozenset(storage.setting("cordoned") or ())
-    server = Server(settings, storage, tokens, book, hub, conductor, decider, ledger, cluster, lock, Pages())
+    lines = Lines(book, decider.reason)
+    server = Server(settings, storage, tokens, book, hub, conductor, decider, ledger, cluster, lock, Pages(), lines)
     return server
 
 

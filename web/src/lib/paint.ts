@@ -1,9 +1,11 @@
 /**
- * Drawing in turns: what wants to be drawn waits in a queue, and one frame of the browser draws as much as fits into a
- * few milliseconds. However many charts a burst of points touches, no single task gets long.
+ * Drawing in turns: what wants to be drawn waits in a queue, and each frame of the browser draws one of it. However many
+ * charts a burst of points touches, no single task gets long.
+ *
+ * One, not as many as fit into some milliseconds: a canvas only notes what is drawn on it, and the browser does the work at
+ * the end of the frame, for all canvases together, where no clock of ours sees it.
  */
 
-const BUDGET_MS = 8;
 const waiting = new Set<() => void>();
 let asked = false;
 
@@ -17,18 +19,17 @@ export function unpaint(draw: () => void): void {
 }
 
 function ask(): void {
-  if (asked) return;
+  if (asked || waiting.size === 0) return;
   asked = true;
   requestAnimationFrame(work);
 }
 
 function work(): void {
   asked = false;
-  const start = performance.now();
   for (const draw of waiting) {
     waiting.delete(draw);
     draw();
-    if (performance.now() - start > BUDGET_MS) break;
+    break;
   }
-  if (waiting.size > 0) ask();
+  ask();
 }

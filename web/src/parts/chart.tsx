@@ -34,6 +34,10 @@ export interface ChartProps {
 }
 
 const HEIGHT = 190;
+const LINE = 1.5;
+const STEM = 2;
+/** Points to a pixel from which on a line is drawn fine. */
+const DENSE = 2;
 const REDRAW_MS = 200;
 
 export function Chart(props: ChartProps) {
@@ -72,6 +76,7 @@ export function Chart(props: ChartProps) {
         paint(draw);
       }, wait);
     };
+    plot.hooks.drawClear = [() => finer(plot, latest.current.lines)];
     plot.hooks.setCursor = [show];
     plot.hooks.setSelect = [
       () => {
@@ -185,12 +190,24 @@ function series(line: Line): uPlot.Series {
     label: line.label,
     scale: line.side ?? "left",
     stroke: () => styled(line.colour),
-    width: kind === "stems" ? 2 : 1.5,
+    width: kind === "stems" ? STEM : LINE,
     spanGaps: kind === "line",
     points: { show: kind === "stems" ? true : lonely, size: 6, fill: () => styled(line.colour) },
     ...(kind === "steps" ? { paths: uPlot.paths.stepped!({ align: 1 }), fill: () => `color-mix(in srgb, ${styled(line.colour)} 14%, transparent)` } : {}),
     ...(kind === "stems" ? { paths: uPlot.paths.bars!({ size: [0.01, 3, 2] }) } : {}),
   };
+}
+
+/**
+ * Where a line has several points to a pixel it goes up and down in each of them, and a browser without a graphics card fills the
+ * outline of all that together: tens of milliseconds. A stroke of one pixel has no outline to fill.
+ */
+function finer(plot: uPlot, lines: Line[]): void {
+  const [from, to] = plot.series[0]!.idxs ?? [0, 0];
+  const dense = to - from > DENSE * plot.bbox.width;
+  lines.forEach((line, row) => {
+    if ((line.kind ?? "line") === "line") plot.series[row + 1]!.width = dense ? 1 / uPlot.pxRatio : LINE;
+  });
 }
 
 /** A line with fewer than two values would not be seen without its points. */

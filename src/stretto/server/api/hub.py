@@ -24,6 +24,8 @@ PROGRESS_S = 1.0
 FEW = 16
 """So many are sent in one tick without further thought."""
 KEEPALIVE_S = 10.0
+"""Silence of a stream after which a comment is sent: whoever hears nothing for longer has lost the connection."""
+HERE = b": here\n\n"
 MOST_FRAMES = 1000
 MOST_STREAMS = 256
 MOST_RESUMED = 10_000
@@ -42,6 +44,7 @@ class Reader:
     job: str | None
     frames: deque[bytes] = field(default_factory=deque)
     awake: asyncio.Event = field(default_factory=asyncio.Event)
+    handed_at: float = 0.0
     slow: bool = False
 
 
@@ -50,8 +53,11 @@ def frame(event: str, data: str, *, number: int | None = None) -> bytes:
     return f"{head}event: {event}\ndata: {data}\n\n".encode()
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+
+
 def dump(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return _ENCODER.encode(value)
 
 
 @dataclass(slots=True)
@@ -92,7 +98,7 @@ class Hub:
     def reader(self, *, tenant: str | None, job: str | None) -> Reader:
         if len(self.readers) >= MOST_STREAMS:
             raise TooMany(f"{len(self.readers)} streams are open, at most {MOST_STREAMS}: close some, or poll instead")
-        reader = Reader(tenant, job)
+        reader = Reader(tenant, job, handed_at=asyncio.get_running_loop().time())
         self.readers.add(reader)
         return reader
 
@@ -121,8 +127,15 @@ class Hub:
             self._sent.clear()
         points, self._points = self._points, {}
         allocated, self._allocated = self._allocated, False
-        if not self.readers or not (events or jobs or points or allocated):
-            return
+        if events or jobs or points or allocated:
+            self._hand_out(events, jobs, points, allocated, now)
+        for reader in self.readers:
+            if now - reader.handed_at >= KEEPALIVE_S:
+                self._hand(reader, [HERE], now)
+
+    def _hand_out(
+        self, events: Sequence[Stored], jobs: set[str], points: dict[str, list[Point]], allocated: bool, now: float
+    ) -> None:
         by_tenant: dict[str | None, list[bytes]] = {}
         for reader in list(self.readers):
             if reader.tenant not in by_tenant:
@@ -130,7 +143,7 @@ class Hub:
             frames = by_tenant[reader.tenant]
             if reader.job is not None and reader.job in points:
                 frames = [*frames, frame("points", dump(columns(reader.job, points[reader.job])))]
-            self._hand(reader, frames)
+            self._hand(reader, frames, now)
 
     def _due(self, now: float) -> set[str]:
         """Jobs whose progress is to be sent now: those who wait longest, a part of them in each tick, so that none is a burst."""
@@ -146,9 +159,10 @@ class Hub:
             frames.append(frame("allocation", self.allocation(tenant)))
         return frames
 
-    def _hand(self, reader: Reader, frames: Sequence[bytes]) -> None:
+    def _hand(self, reader: Reader, frames: Sequence[bytes], now: float) -> None:
         if not frames:
             return
+        reader.handed_at = now
         if len(reader.frames) + len(frames) > MOST_FRAMES:
             reader.slow = True
             reader.frames.clear()
@@ -162,11 +176,7 @@ class Hub:
             for one in opening:
                 yield one
             while not stop.is_set() and not reader.slow:
-                try:
-                    await asyncio.wait_for(reader.awake.wait(), KEEPALIVE_S)
-                except TimeoutError:
-                    yield b": here\n\n"
-                    continue
+                await reader.awake.wait()
                 reader.awake.clear()
                 if reader.frames:
                     body = b"".join(reader.frames)

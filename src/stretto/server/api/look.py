@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from stretto.server import VERSION, models
 from stretto.server.api import views
+from stretto.server.jobs.known import finite
 from stretto.server.models import ACTIVE, JobState
 
 if TYPE_CHECKING:
@@ -81,6 +82,6 @@ def measure(server: Server) -> bytes:
     measures.used.set(sum(record.wanted for record in running))
     measures.streams.set(len(server.hub.readers))
     measures.alarms.set(len(server.conductor.alarms.raised))
-    progress = [server.book.known[record.id].progress(steps=None) for record in running]
-    measures.goodput.set(sum(one.goodput or one.samples_per_s or 0.0 for one in progress))
+    knowns = [server.book.known[record.id] for record in running]
+    measures.goodput.set(sum(finite(one.report.get("goodput")) or one.samples_per_s or 0.0 for one in knowns))
     return measures.text()

@@ -21,8 +21,8 @@ def summary(record: Record, known: Known, *, reason: str) -> dict[str, Any]:
     """A line of the list of jobs, as plain values: this is the hot path of lists and streams."""
     progress = known.progress(steps=record.spec.steps)
     elastic = record.spec.elastic
-    running = record.state is JobState.RUNNING
-    eta = time.time() + progress.remaining_s if running and progress.remaining_s is not None else None
+    left = progress["remaining_s"]
+    eta = time.time() + left if record.state is JobState.RUNNING and left is not None else None
     return {
         "id": record.id,
         "name": record.name,
@@ -41,7 +41,7 @@ def summary(record: Record, known: Known, *, reason: str) -> dict[str, Any]:
         "started_at": record.started_at,
         "ended_at": record.ended_at,
         "eta": eta,
-        "progress": {name: getattr(progress, name) for name in models.Progress.model_fields},
+        "progress": progress,
         "spark": list(known.spark),
         "resizes": record.resizes,
         "restarts": record.restarts,

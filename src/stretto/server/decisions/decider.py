@@ -93,7 +93,10 @@ class Decider:
         usable = without_held(nodes, leaving)
         now = time.time()
         free = turns(records, slots=sum(node.slots for node in usable), now=now, turn_s=conductor.settings.turn_s)
-        jobs = [job_view(one, known[one.id], quota=quota, now=now, preemptible=one.id in free) for one in records]
+        took = conductor.book.families.took
+        jobs = [
+            job_view(one, known[one.id], quota=quota, now=now, preemptible=one.id in free, finished=took(one)) for one in records
+        ]
         places = fit(jobs, usable, _on(places_view(records), nodes))
         if self.policy not in FIXED_SIZES:
             places = make_room(jobs, usable, places)

@@ -35,7 +35,7 @@ def forecast(
     """`held` are the others that have slots; `resizes` is whether the policy makes them smaller for somebody who waits."""
     if record.state.ended:
         return Forecast(record.started_at, record.ended_at)
-    remaining = known.progress(steps=record.spec.steps).remaining_s
+    remaining = known.remaining_s(steps=record.spec.steps)
     if record.state is JobState.RUNNING:
         return Forecast(record.started_at, None if remaining is None else now + remaining)
     if record.state is not JobState.QUEUED or least > slots:
@@ -55,7 +55,7 @@ def _start(
     ends = sorted(
         (left, other.id, other.wanted)
         for other in held
-        if (left := knowns[other.id].progress(steps=other.spec.steps).remaining_s) is not None
+        if (left := knowns[other.id].remaining_s(steps=other.spec.steps)) is not None
     )
     after: list[str] = []
     for left, job, workers in ends:

@@ -39,11 +39,13 @@ def limits(record: Record, known: Known) -> tuple[int, int, str]:
     return elastic.min, elastic.max, ""
 
 
-def job_view(record: Record, known: Known, *, quota: int | None, now: float, preemptible: bool = True) -> Job:
-    """A job as far as a policy may know it."""
+def job_view(
+    record: Record, known: Known, *, quota: int | None, now: float, preemptible: bool = True, finished: tuple[float, ...] = ()
+) -> Job:
+    """A job as far as a policy may know it. `finished`: what jobs of its family took that have ended well."""
     least, most, why = limits(record, known)
-    progress = known.progress(steps=record.spec.steps)
-    left = max(0, progress.steps - progress.step) if progress.steps else None
+    steps = known.steps_in_all(record.spec.steps)
+    left = max(0, steps - known.step) if steps else None
     batch = known.batch
     model = fitted(known.report)
     return Job(
@@ -61,10 +63,11 @@ def job_view(record: Record, known: Known, *, quota: int | None, now: float, pre
         quota=quota,
         attained_s=known.worker_seconds,
         restarts=record.resizes,
-        # A clock that was set back must not hold a job in its cool-down until it has caught up.
-        changed_s=None if record.changed_at is None else min(record.changed_at, now),
+        changed_s=past(record.changed_at, now=now),
         pause_s=record.pause_ms / record.resizes / 1000.0 if record.resizes else START_PAUSE_S,
         remaining=float(left * batch) if left is not None and batch else None,
+        done=float(known.samples),
+        finished=finished,
         steps_left=float(left) if left is not None else None,
         losses=losses(known),
         models={"default": model} if model is not None else {},
@@ -87,8 +90,20 @@ def turns(records: Sequence[Record], *, slots: int, now: float, turn_s: float) -
         for record in records
         if record.spec.preemptible
         and record.state is JobState.RUNNING
-        and (record.spec.priority < highest or now - (record.turn_at or now) >= turn_s)
+        and (record.spec.priority < highest or _had(record, now=now, turn_s=turn_s))
     )
+
+
+def _had(record: Record, *, now: float, turn_s: float) -> bool:
+    """Whether it has had its turn. One that began in the future has: else it would have the cluster until then."""
+    began = past(record.turn_at, now=now)
+    return record.turn_at is not None and (began is None or now - began >= turn_s)
+
+
+def past(at: float | None, *, now: float) -> float | None:
+    """A time that has come; None for one that has not: the clock was set back since, and nobody may have to wait until it has
+    caught up."""
+    return at if at is not None and at <= now else None
 
 
 def losses(known: Known) -> tuple[tuple[float, float], ...]:

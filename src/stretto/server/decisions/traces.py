@@ -37,7 +37,7 @@ def trace_of(server: Server, *, tenant: str | None, hours: float) -> models.Trac
                 duration_s=record.ended_at - record.submitted_at if record.ended_at is not None else None,
                 worker_seconds=known.worker_seconds,
                 batch=known.batch,
-                steps=max(known.step, known.progress(steps=record.spec.steps).steps or 0),
+                steps=max(known.step, known.steps_in_all(record.spec.steps) or 0),
                 throughput=known.speeds,
                 model=asdict(model.throughput) if model is not None else {},
                 noise_scale=finite(known.report.get("noise_scale")),

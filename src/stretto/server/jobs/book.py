@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from stretto.server.jobs.families import Families
 from stretto.server.jobs.known import Known, Point
 from stretto.server.jobs.state import Changed, Draft, Record, fold
 from stretto.server.models import JobState
@@ -42,7 +43,10 @@ class Book:
     storage: Storage
     publish: Callable[[Sequence[Stored]], None]
     records: dict[str, Record] = field(default_factory=dict)
+    live: dict[str, Record] = field(default_factory=dict)
+    """Those of them that have not ended."""
     known: dict[str, Known] = field(default_factory=dict)
+    families: Families = field(default_factory=Families)
     buffered: dict[str, list[Point]] = field(default_factory=dict)
     """Points that are not in the database yet."""
     now: Callable[[], float] = time.time
@@ -52,8 +56,17 @@ class Book:
     def load(self) -> None:
         for document, known in self.storage.jobs():
             record = Record.read(document)
-            self.records[record.id] = record
+            self._keep(record)
             self.known[record.id] = Known.read(known)
+        for record in sorted(self.records.values(), key=lambda one: one.ended_at or 0.0):
+            self.families.ended(record, self.known[record.id])
+
+    def _keep(self, record: Record) -> None:
+        self.records[record.id] = record
+        if record.state.ended:
+            self.live.pop(record.id, None)
+        else:
+            self.live[record.id] = record
 
     async def append(
         self, job: str, drafts: Sequence[Draft], *, expected: int | None = None, key: dict[str, Any] | None = None
@@ -177,14 +190,19 @@ class Book:
         for job, record in after.items():
             if record is None:
                 self.records.pop(job, None)
+                self.live.pop(job, None)
                 self.known.pop(job, None)
                 self.buffered.pop(job, None)
             else:
-                self.records[job] = record
-                self.known.setdefault(job, Known())
+                before = self.records.get(job)
+                self._keep(record)
+                known = self.known.setdefault(job, Known())
+                if record.state.ended and (before is None or not before.state.ended):
+                    self.families.ended(record, known)
 
     def with_state(self, *states: JobState) -> list[Record]:
-        return [record for record in self.records.values() if record.state in states]
+        """Jobs in these states, which are not those of ended ones: there are thousands of those, and this is asked all the time."""
+        return [record for record in self.live.values() if record.state in states]
 
 
 def job_row(record: Record, known: Known) -> dict[str, Any]:

@@ -11,8 +11,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from stretto.server.models import Progress
-
 SPARK = 32
 NAMES = 64
 """Different names of metrics that are kept for a job."""
@@ -53,6 +51,7 @@ class Known:
     steps_per_s: float | None = None
     samples_per_s: float | None = None
     samples: int = 0
+    """Committed so far: those that a resume from a checkpoint takes back are not in it."""
     left: int | None = None
     """Samples until its end, where the job counts them."""
     lost: int = 0
@@ -61,6 +60,7 @@ class Known:
     """Time of the last commit."""
     report: dict[str, Any] = field(default_factory=dict)
     spark: deque[float] = field(default_factory=lambda: deque(maxlen=SPARK))
+    """The last losses to six digits: it is drawn as wide as a word, and sent in every line."""
     speeds: dict[str, float] = field(default_factory=dict)
     """Samples a second at each number of workers, smoothed."""
     edges: dict[str, int] = field(default_factory=dict)
@@ -83,7 +83,8 @@ class Known:
     def renew(self, *, life: int, run: str) -> None:
         """Another life: its journal is read from the beginning, unless it goes on in the old one. Speeds stay known."""
         if life != self.life:
-            self.offset = self.offset if run == self.run else 0
+            if run != self.run:
+                self.offset = self.samples = 0
             self.life, self.run, self.workers, self.end = life, run, 0, None
             self.edges.clear()
             self.latest = {}
@@ -94,23 +95,28 @@ class Known:
             return self.step + math.ceil(self.left / self.batch)
         return declared
 
-    def progress(self, *, steps: int | None) -> Progress:
+    def remaining_s(self, *, steps: int | None) -> float | None:
+        """Until its end at the present speed."""
         steps = self.steps_in_all(steps)
-        remaining = max(0, steps - self.step) / self.steps_per_s if steps and self.steps_per_s else None
-        fraction = self.step / steps if steps else None
-        return Progress(
-            step=self.step,
-            steps=steps,
-            epoch=self.epoch,
-            fraction=None if fraction is None else min(1.0, max(0.0, fraction)),
-            loss=self.loss,
-            batch=self.batch,
-            steps_per_s=self.steps_per_s,
-            samples_per_s=self.samples_per_s,
-            goodput=finite(self.report.get("goodput")),
-            noise_scale=finite(self.report.get("noise_scale")),
-            remaining_s=remaining,
-        )
+        return max(0, steps - self.step) / self.steps_per_s if steps and self.steps_per_s else None
+
+    def progress(self, *, steps: int | None) -> dict[str, Any]:
+        """The fields of `models.Progress`, as plain values: every line of every list has them."""
+        in_all = self.steps_in_all(steps)
+        fraction = self.step / in_all if in_all else None
+        return {
+            "step": self.step,
+            "steps": in_all,
+            "epoch": self.epoch,
+            "fraction": None if fraction is None else min(1.0, max(0.0, fraction)),
+            "loss": self.loss,
+            "batch": self.batch,
+            "steps_per_s": self.steps_per_s,
+            "samples_per_s": self.samples_per_s,
+            "goodput": finite(self.report.get("goodput")),
+            "noise_scale": finite(self.report.get("noise_scale")),
+            "remaining_s": self.remaining_s(steps=steps),
+        }
 
     def commit(self, line: dict[str, Any]) -> Point | None:
         """A committed step."""
@@ -133,7 +139,7 @@ class Known:
         values = numbers(line.get("metrics"))
         if "loss" in values:
             self.loss = values["loss"]
-            self.spark.append(values["loss"])
+            self.spark.append(float(f"{values['loss']:.6g}"))
         if self.samples_per_s is not None:
             values["samples_per_s"] = self.samples_per_s
         if self.batch is not None:
@@ -158,7 +164,8 @@ class Known:
 
     def rewind(self, line: dict[str, Any]) -> None:
         """A resume: steps from here on replace what was above."""
-        self.step = _whole(line.get("step")) or 0
+        before, self.step = self.step, _whole(line.get("step")) or 0
+        self.samples = max(0, self.samples - max(0, before - self.step) * (self.batch or 0))
         self.edges = {UNKNOWN: 0}
         self.latest = {}
 

@@ -17,6 +17,7 @@ def api(app: FastAPI, server: Server) -> None:
     for part in (jobs, runs, cluster, policies, tokens, stream, health):
         app.include_router(part.router)
     app.router.routes.extend(server.pages.routes())
+    _prepare(app)
     original = app.openapi
 
     def described() -> dict[str, object]:
@@ -29,3 +30,10 @@ def api(app: FastAPI, server: Server) -> None:
         return document
 
     app.openapi = described  # type: ignore[method-assign]
+
+
+def _prepare(app: FastAPI) -> None:
+    """Asks every route once: the framework prepares them when they are first asked, which would be somebody's request."""
+    scope = {"type": "http", "method": "GET", "path": "/-/none", "root_path": "", "headers": [], "query_string": b""}
+    for route in app.router.routes:
+        route.matches(scope)

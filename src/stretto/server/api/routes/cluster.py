@@ -10,6 +10,7 @@ from fastapi import APIRouter, HTTPException, Path, Query
 from fastapi.responses import Response
 
 from stretto.server import models
+from stretto.server.api.hub import dump
 from stretto.server.api.look import allocation, nodes, overview, slots
 from stretto.server.api.routes.guarded import ADMIN, PROBLEMS, VIEW, Guarded
 from stretto.server.api.routes.jobs import Who
@@ -57,17 +58,19 @@ async def show_allocation(who: Who) -> Response:
 
 
 @router.get("/allocations/history", response_model=models.History, openapi_extra=VIEW)
-async def history(who: Who, since: Time = None, until: Time = None) -> models.History:
+async def history(who: Who, since: Time = None, until: Time = None) -> Response:
     """Slots over time. The last hour, if nothing else is asked for."""
     end = time.time() if until is None else until
     begin = end - 3600 if since is None else since
     rows = await asyncio.to_thread(who.server.ledger.bars, since=begin, until=end)
-    items = []
+    items: list[dict[str, object]] = []
     for row in rows:
         own = who.tenant is None or row["tenant"] == who.tenant
         job, name = (row["job"], row["name"]) if own else (OTHER, OTHER)
-        items.append(models.Bar(job=job, name=name, node=row["node"], slots=row["slots"], start=row["start"], end=row["end"]))
-    return models.History(since=begin, until=end, slots=slots(who.server), items=items)
+        bar = {"job": job, "name": name, "node": row["node"], "slots": row["slots"], "start": row["start"], "end": row["end"]}
+        items.append(bar)
+    body = {"since": begin, "until": end, "slots": slots(who.server), "items": items}
+    return Response(await asyncio.to_thread(dump, body), media_type="application/json")
 
 
 @router.get("/decisions", response_model=models.DecisionPage, openapi_extra=VIEW)

@@ -82,7 +82,8 @@ class Caller:
         return job(record, known, reason=server.decider.reason(record), cost=server.conductor.cost(record))
 
 
-def caller(request: Request) -> Caller:
+async def caller(request: Request) -> Caller:
+    # Not a plain function: those are run on a thread, and every request would wait for its turn there.
     return Caller(request.app.state.server, request.state.token)
 
 

@@ -1,0 +1,49 @@
+"""What jobs of the same kind took: the sample from which a policy guesses how long the next one will.
+
+A family is a script of one tenant in one folder, whatever its arguments: the same training run again and again is the
+common case, and what its arguments mean is not the server's to guess. A tenant's lengths are told to its own jobs only.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+
+from stretto.server.jobs.known import Known
+from stretto.server.jobs.state import Record
+from stretto.server.jobs.work import work_of
+from stretto.server.models import JobState
+
+Family = tuple[str, str, str]
+
+MOST_FINISHED = 16
+"""Jobs of a family that are remembered: the latest, as in the simulator."""
+MOST_FAMILIES = 4096
+
+
+def family(record: Record) -> Family:
+    """(tenant, folder, what is run)."""
+    work = work_of(record.spec)
+    return record.tenant, record.spec.workdir or "", (work.script or work.command or (work.shell,))[0]
+
+
+@dataclass(slots=True)
+class Families:
+    """In memory: it is learned again from the ended jobs that are kept when the server starts."""
+
+    _took: OrderedDict[Family, deque[float]] = field(default_factory=OrderedDict)
+
+    def ended(self, record: Record, known: Known) -> None:
+        """A job that has ended: if it ended well, what it took counts."""
+        if record.state is not JobState.FINISHED or known.samples <= 0:
+            return
+        key = family(record)
+        took = self._took.setdefault(key, deque(maxlen=MOST_FINISHED))
+        self._took.move_to_end(key)
+        took.append(float(known.samples))
+        while len(self._took) > MOST_FAMILIES:
+            self._took.popitem(last=False)
+
+    def took(self, record: Record) -> tuple[float, ...]:
+        """Samples that finished jobs of this one's family took, oldest first."""
+        return tuple(self._took.get(family(record), ()))

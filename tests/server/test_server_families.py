@@ -1,0 +1,124 @@
+"""What finished jobs took is told to the policy for the next ones of their family."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stretto.server.app import Server, build
+from stretto.server.jobs import journal
+from stretto.server.jobs.families import MOST_FAMILIES, MOST_FINISHED, Families, family
+from stretto.server.jobs.known import Known
+from stretto.server.jobs.state import Draft, Record
+from stretto.server.models import JobState
+from stretto.server.settings import Settings
+from stretto.server.spec import JobSpec
+
+
+def record(run: object = ("python", "train.py"), *, tenant: str = "mine", **more: object) -> Record:
+    spec = JobSpec.model_validate({"name": "digits", "run": list(run) if isinstance(run, tuple) else run, **more})
+    return Record("j-aaaaaaaaaaaa", tenant, spec, JobState.FINISHED, 100.0)
+
+
+def known(samples: int) -> Known:
+    return Known(samples=samples)
+
+
+def test_a_family_is_a_script_of_a_tenant_in_a_folder() -> None:
+    one = family(record())
+    assert family(record(("python3", "-u", "train.py", "--epochs", "60"))) == one, "whatever its arguments"
+    assert family(record(("stretto", "run", "train.py"))) == one
+    others = [record(tenant="theirs"), record(workdir="/data"), record(("python", "other.py")), record("python train.py")]
+    assert one not in [family(other) for other in others]
+
+
+def test_only_jobs_that_ended_well_count_and_only_the_latest() -> None:
+    families = Families()
+    for state in (JobState.FAILED, JobState.CANCELLED, JobState.RUNNING):
+        families.ended(replace(record(), state=state), known(10))
+    families.ended(record(), known(0))
+    assert families.took(record()) == ()
+    for count in range(1, MOST_FINISHED + 4):
+        families.ended(record(), known(count))
+    assert families.took(record()) == tuple(float(count) for count in range(4, MOST_FINISHED + 4))
+    assert families.took(record(tenant="theirs")) == (), "nobody learns how long somebody else's jobs are"
+
+
+def test_families_are_bounded() -> None:
+    families = Families()
+    for place in range(MOST_FAMILIES + 1):
+        families.ended(record(("python", f"{place}.py")), known(1))
+    assert families.took(record(("python", "0.py"))) == ()
+    assert families.took(record(("python", "1.py"))) == (1.0,)
+
+
+def commit(step: int) -> dict[str, object]:
+    return {"kind": "commit", "t": 1.0 + step, "step": step, "epoch": 0, "loader": "train", "first": 8 * step, "count": 8,
+            "batch": 8, "workers": 1, "step_s": 0.5}  # fmt: skip
+
+
+def test_steps_that_a_resume_repeats_are_counted_once() -> None:
+    seen, one = Known(), replace(record(), state=JobState.RUNNING)
+    seen.renew(life=1, run="r")
+    journal.read(one, seen, [commit(step) for step in range(10)])
+    assert seen.samples == 80
+    seen.renew(life=2, run="r")
+    journal.read(one, seen, [{"kind": "resume", "step": 6}])
+    assert seen.samples == 48
+    journal.read(one, seen, [commit(step) for step in range(6, 10)])
+    assert seen.samples == 80
+    seen.renew(life=3, run="r-3")
+    assert seen.samples == 0, "a run that begins from nothing has done nothing"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+def open_server(home: Path) -> Server:
+    return build(Settings(home=home, port=0, slots=2))
+
+
+def close_server(server: Server) -> None:
+    server.lock.release()
+    server.storage.engine.dispose()
+
+
+async def live(server: Server, job: str, *, steps: int, end: str | None) -> None:
+    spec = {"name": job[2:], "run": ["python", "train.py", "--run", job], "elastic": {"min": 1, "max": 2}}
+    drafts = [
+        Draft("submitted", "", {"id": job, "tenant": "default", "spec": spec}),
+        Draft("allocated", "", {"nodes": {"node0": 1}, "run": job}),
+        Draft("ready", "", {"workers": 1, "step": 0}),
+    ]
+    await server.book.append(job, drafts)
+    journal.read(server.book.records[job], server.book.known[job], [commit(step) for step in range(steps)])
+    if end is not None:
+        await server.book.append(job, [Draft(end, "", {"steps": steps, "error": "no"})])
+
+
+def told(server: Server) -> tuple[float | None, tuple[float, ...]]:
+    (job,) = server.decider._snapshot().jobs
+    return job.done, job.finished
+
+
+def test_a_policy_is_told_what_finished_jobs_took_before_and_after_a_restart(home: Path) -> None:
+    server = open_server(home)
+
+    async def lives() -> None:
+        await live(server, "j-bbbbbbbbbbbb", steps=5, end="finished")
+        await live(server, "j-cccccccccccc", steps=9, end="failed")
+        await live(server, "j-aaaaaaaaaaaa", steps=7, end="finished")
+        await live(server, "j-dddddddddddd", steps=2, end=None)
+
+    asyncio.run(lives())
+    assert told(server) == (16.0, (40.0, 56.0)), "in the order in which they ended"
+    asyncio.run(server.book.flush(list(server.book.records)))
+    close_server(server)
+    again = open_server(home)
+    assert told(again) == (16.0, (40.0, 56.0))
+    close_server(again)

@@ -1,0 +1,125 @@
+"""Many who look at once: what is written for one is handed to all, and nobody's request waits for work that others could have had
+done before."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from dataclasses import replace
+from typing import cast
+
+import pytest
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+
+from stretto.server.api.hub import HERE, KEEPALIVE_S, Hub
+from stretto.server.api.lines import Lines
+from stretto.server.api.routes import cluster, health, jobs, policies, runs, stream, tokens
+from stretto.server.jobs import journal
+from stretto.server.jobs.book import Book
+from stretto.server.jobs.known import Known
+from stretto.server.jobs.state import Record
+from stretto.server.models import JobState, JobSummary, Progress
+from stretto.server.spec import JobSpec
+from stretto.server.storage.records import Storage
+
+SPEC = JobSpec.model_validate({"name": "digits", "run": ["python", "train.py"], "elastic": {"min": 1, "max": 4}})
+ONE = "j-aaaaaaaaaaaa"
+
+
+@pytest.fixture
+def book() -> Book:
+    made = Book(cast("Storage", None), publish=lambda stored: None)
+    keep(made, Record(ONE, "mine", SPEC, JobState.RUNNING, 100.0, life=1, run="r"))
+    return made
+
+
+def keep(book: Book, record: Record) -> None:
+    book.records[record.id] = record
+    book.known.setdefault(record.id, Known())
+
+
+def commit(step: int, loss: float) -> dict[str, object]:
+    return {"kind": "commit", "t": 1.0 + step, "step": step, "epoch": 0, "loader": "train", "first": 8 * step, "count": 8,
+            "batch": 8, "workers": 1, "step_s": 0.5, "metrics": {"loss": loss}}  # fmt: skip
+
+
+def test_a_line_is_written_once_until_its_job_has_changed(book: Book) -> None:
+    reasons = {ONE: "as it asked"}
+    lines = Lines(book, lambda record: reasons[record.id])
+    first = lines.of(ONE, None)
+    assert first is not None
+    assert lines.of(ONE, "mine") is first, "written once, for everybody who may see it"
+
+    def changed() -> dict[str, object]:
+        nonlocal first
+        after = lines.of(ONE, None)
+        assert after is not None
+        assert after != first
+        assert lines.of(ONE, None) is after
+        first = after
+        JobSummary.model_validate_json(after)
+        return json.loads(after)
+
+    journal.read(book.records[ONE], book.known[ONE], [commit(0, 2.5)])
+    assert changed()["spark"] == [2.5]
+    journal.read(book.records[ONE], book.known[ONE], [{"kind": "report", "t": 9.0, "of": "job", "metrics": {"goodput": 7.0}}])
+    assert changed()["progress"]["goodput"] == 7.0  # type: ignore[index]
+    journal.read(book.records[ONE], book.known[ONE], [{"kind": "report", "t": 9.0, "metrics": {"loss": 1.25}}])
+    assert changed()["progress"]["loss"] == 1.25  # type: ignore[index]
+    journal.read(book.records[ONE], book.known[ONE], [{"kind": "resume", "step": 0}])
+    assert changed()["progress"]["step"] == 0  # type: ignore[index]
+    reasons[ONE] = "makes room"
+    assert changed()["reason"] == "makes room"
+    keep(book, replace(book.records[ONE], version=2, state=JobState.PAUSING))
+    assert changed()["state"] == "pausing"
+
+
+def test_a_line_is_for_those_who_may_see_its_job(book: Book) -> None:
+    lines = Lines(book, lambda record: "")
+    assert lines.of(ONE, "mine")
+    assert lines.of(ONE, "theirs") is None, "written already, and still not theirs"
+    del book.records[ONE]
+    assert lines.of(ONE, None) is None, "and gone with its job"
+
+
+def test_a_line_has_what_the_api_promises(book: Book) -> None:
+    assert set(book.known[ONE].progress(steps=None)) == set(Progress.model_fields)
+
+
+def test_a_silent_stream_says_that_it_is_there() -> None:
+    hub = Hub(summary=lambda job, tenant: None, allocation=lambda tenant: "{}", event=lambda one: "{}")
+
+    async def listen() -> list[bytes]:
+        now = asyncio.get_running_loop().time()
+        reader, heard = hub.reader(tenant=None, job=None), []
+        body = hub.stream(reader, opening=[b"hello"], stop=asyncio.Event())
+        heard.append(await anext(body))
+        hub.tick(now=now + KEEPALIVE_S / 2)
+        assert not reader.frames, "not before it has been silent for long"
+        hub.tick(now=now + KEEPALIVE_S + 1)
+        heard.append(await anext(body))
+        hub.tick(now=now + KEEPALIVE_S + 2)
+        assert not reader.frames, "and not again at once"
+        hub.allocated()
+        hub.tick(now=now + KEEPALIVE_S + 3)
+        heard.append(await anext(body))
+        hub.tick(now=now + 2 * KEEPALIVE_S + 2)
+        assert not reader.frames, "what is sent counts as well"
+        return heard
+
+    assert asyncio.run(listen()) == [b"hello", HERE, b"event: allocation\ndata: {}\n\n"]
+
+
+def dependencies(one: Dependant) -> list[Dependant]:
+    return [found for child in one.dependencies for found in (child, *dependencies(child))]
+
+
+@pytest.mark.parametrize("part", [jobs, runs, cluster, policies, tokens, stream, health])
+def test_no_request_waits_for_a_thread_before_it_begins(part: object) -> None:
+    """The framework runs plain functions on threads: one for each request, only to say who asks."""
+    for route in part.router.routes:  # type: ignore[attr-defined]
+        assert isinstance(route, APIRoute)
+        calls = [route.endpoint, *(one.call for one in dependencies(route.dependant))]
+        assert all(inspect.iscoroutinefunction(call) for call in calls), f"{route.path}: {calls}"
