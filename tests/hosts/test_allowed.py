@@ -49,7 +49,7 @@ def test_a_tool_that_is_not_there_is_named_with_its_package(monkeypatch: pytest.
 @pytest.mark.parametrize(("capability", "said"), [("sys_admin", "refuses to make them"), ("net_admin", "refuses bridges")])
 def test_without_the_right_to_make_networks_all_tests_are_skipped_with_one_line_a_file(capability: str, said: str) -> None:
     command = ["setpriv", f"--bounding-set=-{capability}", f"--inh-caps=-{capability}", sys.executable, "-m", "pytest",
-               "-p", "no:cacheprovider", "-m", "hosts", "tests/hosts/test_networks.py", "tests/hosts/test_ssh.py"]
+               "-p", "no:cacheprovider", "-m", "hosts", "tests/hosts/test_tcp_store.py", "tests/hosts/test_ssh.py"]
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=GUARD_S, check=False)
     last = done.stdout.splitlines()[-1]
     assert done.returncode == 0, done.stdout
