@@ -64,7 +64,7 @@ def test_an_audit_of_several_journals_finds_what_two_hosts_tell_differently(host
 
 
 def test_a_host_that_dies_with_everything_on_it_costs_the_others_one_step(hosts: Cluster, job: Callable[..., Job]) -> None:
-    one = job(paced(epochs=60))
+    one = job(paced(epochs=250))
     agents = {host: one.start(host, "--slots", "2") for host in ("h1", "h2", "h3")}
     one.until_workers(6)
     gone = one.leader()
