@@ -22,7 +22,7 @@ PEERS := $(VENV)/.peers
 BENCHMARKS := overhead exchange rescale start checkpoint resume policies server sharing dashboard noise straggler autoscale hosts
 
 .PHONY: help setup test-deps web pins lint format test test-long demo experiments bench bench-page clean \
-        test-core test-page test-again test-chaos test-sim test-durability test-hosts test-hosts-chaos test-fuzz test-server-chaos \
+        test-core test-page test-again test-chaos test-sim test-durability test-hosts test-hosts-core test-hosts-chaos test-fuzz test-server-chaos \
         $(addprefix bench-,$(BENCHMARKS))
 
 help:
@@ -88,11 +88,14 @@ test-sim: setup  ## SEEDS=20000 seeds of the simulated roster protocol
 test-durability: setup  ## LIVES=100 kills of a whole job with saves under way; each resumes to the same digest
 	STRETTO_LIVES=$(or $(LIVES),100) $(PYTEST) --timeout 0 tests/durability/test_lives.py $(ARGS)
 
+test-hosts-core: setup
+	$(PYTEST) -m 'hosts and not long' $(ARGS)
+
 test-hosts: setup  ## several hosts as network namespaces, with etcd and sshd (root)
 	$(PYTEST) -m hosts $(ARGS)
 
 test-hosts-chaos: setup  ## N=50 random failures of hosts, links and etcd members (root)
-	STRETTO_HOSTS_RUNS=$(or $(N),50) $(PYTEST) --timeout 0 -m hosts tests/hosts $(ARGS)
+	STRETTO_HOSTS_RUNS=$(or $(N),50) $(PYTEST) --timeout 0 tests/hosts/test_hosts_chaos.py $(ARGS)
 
 test-fuzz: setup  ## 100,000 hostile requests to the server
 	STRETTO_FUZZ_REQUESTS=100000 $(PYTEST) --timeout 0 tests/server/test_server_fuzz.py $(ARGS)

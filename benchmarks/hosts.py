@@ -21,8 +21,9 @@ from benchmarks.report import Row, at_most, inform, publish
 from benchmarks.trail import Mark, pause_s, read, step_s
 from stretto.agent.folder import RunFolder, every
 from stretto.core.journal import RosterLine, Switch
+from tests.hosts.allowed import missing
 from tests.hosts.etcd import Etcd
-from tests.hosts.network import Host, Network, missing
+from tests.hosts.network import Host, Network
 
 LEASE_S = 2.0
 NODES = ("h1", "h2", "h3")

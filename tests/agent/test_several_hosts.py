@@ -12,12 +12,13 @@ import pytest
 
 from stretto.agent.hosts.address import choose_address
 from stretto.agent.hosts.joining import AlreadyEnded, _enter, _name, card
+from stretto.agent.hosts.remedies import remedy
 from stretto.agent.hosts.shared import Shared
 from stretto.agent.hosts.ssh import Launch, Target, explain, parse_hosts, remote
 from stretto.agent.hosts.stores import Under, endpoints
 from stretto.agent.hosts.wire import Listener, Unreachable, ask, sign
 from stretto.agent.options import RunOptions
-from stretto.cli.hosts import own_words
+from stretto.cli.hosts import own_words, tls_words
 from stretto.core.audit import audit
 from stretto.core.errors import UsageError
 from stretto.core.journal import Commit, End, EpochEnd, LoaderLine, Record, Resume, Start
@@ -134,6 +135,36 @@ def test_the_secret_is_not_in_the_remote_command_line() -> None:
 
 
 # ---- signed requests
+
+
+@pytest.mark.parametrize(("store", "shown", "user", "password"), [
+    ("etcd://h:1", "etcd://h:1", "", "secret"),
+    ("etcd://me@h:1,g:2/lab", "etcd://me@h:1,g:2/lab", "me", "secret"),
+    ("etcd://me:p%40ss@h:1", "etcd://me@h:1", "me", "p@ss"),
+    ("etcds://me:p/w:x@[::1]:1", "etcds://me@[::1]:1", "me", "p/w:x"),
+])
+def test_a_password_is_read_where_it_is_and_never_shown(
+    monkeypatch: pytest.MonkeyPatch, store: str, shown: str, user: str, password: str
+) -> None:
+    monkeypatch.setenv("STRETTO_STORE_TOKEN", "secret")
+    shared = Shared(store, "digits")
+    assert (shared.url, shared.user, shared.password()) == (shown, user, password)
+    assert shared.document()["store"] == shown
+    assert Shared.read(shared.document()).url == shown
+
+
+def test_a_store_that_is_closed_for_now_is_asked_again_and_one_that_refuses_is_not() -> None:
+    shared = Shared("etcd://me@h:1", "digits")
+    refused, closed = remedy("etcdserver: user name is empty", shared), remedy("UNAVAILABLE: Socket closed", shared)
+    assert refused is not None and refused.certain
+    assert closed is not None and not closed.certain and "etcds://" in closed.text
+    assert remedy("UNAVAILABLE: Connection refused", shared) is None
+
+
+def test_stopping_over_ssh_reaches_a_store_with_tls() -> None:
+    shared = Shared("etcds://h:1", "digits", ca="ca.pem", certificate="me.pem", key="me.key")
+    assert tls_words(shared) == ["--store-ca", "ca.pem", "--store-cert", "me.pem", "--store-key", "me.key"]
+    assert tls_words(Shared("etcd://h:1", "digits")) == tls_words(None) == []
 
 
 def test_only_requests_that_are_signed_with_the_jobs_token_are_answered() -> None:

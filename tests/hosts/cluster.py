@@ -18,8 +18,9 @@ from launching import GUARD_S, environment, script
 
 from stretto.agent.folder import RunFolder
 from stretto.core.journal import Commit, Event, Record, RosterLine, Switch
+from tests.hosts.allowed import missing
 from tests.hosts.etcd import Etcd
-from tests.hosts.network import Host, Network, missing
+from tests.hosts.network import Host, Network
 
 HOSTS = ("h1", "h2", "h3", "h4")
 MEMBERS = ("e1", "e2", "e3")
@@ -33,9 +34,10 @@ def paced(trouble: str = "", *, epochs: int = 40, slices: int = 8) -> str:
 
 def unavailable(*tools: str) -> str:
     """Why the tests of this folder cannot run here, or nothing."""
-    needed = [("etcd", "etcd-server"), ("etcdctl", "etcd-client"), ("curl", "curl"), *((one, "openssh-server") for one in tools)]
-    for tool, package in needed:
+    packages = {"etcd": "etcd-server", "etcdctl": "etcd-client", "curl": "curl", "ssh": "openssh-client", "sshd": "openssh-server"}
+    for tool in ("etcd", "etcdctl", "curl", *tools):
         if shutil.which(tool) is None:
+            package = packages.get(tool, tool)
             return f"{tool} is not installed: apt-get install {package}"
     return missing()
 

@@ -7,9 +7,9 @@ process that made them; what a killed process has left behind is swept up by the
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import time
@@ -20,20 +20,6 @@ from tests.hosts import slow
 
 NET = "10.77.0"
 NET6 = "fd77::"
-
-
-def missing() -> str:
-    """Why namespaces cannot be used here, or nothing."""
-    if os.geteuid() != 0:
-        return "network namespaces need root"
-    for tool in ("ip", "iptables", "nsenter"):
-        if shutil.which(tool) is None:
-            return f"{tool} is not installed: apt-get install iproute2 iptables util-linux"
-    probe = subprocess.run(["ip", "netns", "add", f"st{os.getpid()}-try"], capture_output=True, text=True, check=False)
-    if probe.returncode:
-        return f"network namespaces cannot be made here: {probe.stderr.strip()}"
-    subprocess.run(["ip", "netns", "del", f"st{os.getpid()}-try"], check=False)
-    return ""
 
 
 def sh(*command: str, check: bool = True) -> str:
@@ -55,9 +41,14 @@ class Host:
         sh("ip", "-n", network.switch, "link", "add", self.port, "type", "veth", "peer", "name", "eth0", "netns", self.space)
         sh("ip", "-n", network.switch, "link", "set", self.port, "master", "br0", "up")
         for words in (("link", "set", "lo", "up"), ("link", "set", "eth0", "up"),
-                      ("addr", "add", f"{self.address}/24", "dev", "eth0"),
-                      ("addr", "add", f"{self.address6}/64", "dev", "eth0", "nodad")):
+                      ("addr", "add", f"{self.address}/24", "dev", "eth0")):
             sh("ip", "-n", self.space, *words)
+        self.no_ipv6 = self._add_ipv6()
+        """Why this host has no IPv6 address, or nothing: kernels can be without."""
+
+    def _add_ipv6(self) -> str:
+        words = ["ip", "-n", self.space, "addr", "add", f"{self.address6}/64", "dev", "eth0", "nodad"]
+        return subprocess.run(words, capture_output=True, text=True, check=False).stderr.strip()
 
     def inside(self, *command: str) -> list[str]:
         """The command line that runs something on this host."""
@@ -87,6 +78,10 @@ class Host:
     def plug(self) -> None:
         sh("ip", "-n", self.network.switch, "link", "set", self.port, "up")
 
+    def heard_bytes(self) -> int:
+        """What has come in over the cable."""
+        return int(json.loads(sh("ip", "-n", self.space, "-s", "-j", "link", "show", "eth0"))[0]["stats64"]["rx"]["bytes"])
+
     def refuse(self, others: Iterable[Host]) -> None:
         """Packets from these hosts are dropped here; what this host sends still arrives there."""
         for other in others:
@@ -96,9 +91,10 @@ class Host:
         self.run("iptables", "-F", "INPUT")
         self.run("iptables", "-F", "OUTPUT")
 
-
     def slow(self, *, delay_ms: float, jitter_ms: float, loss_percent: float) -> None:
-        """Everything from and to this host takes so long, and some of it is lost: by the kernel, or over a cable of our own."""
+        """Everything from and to this host takes so long, and some of it is lost: by the kernel, or over a cable of our own.
+
+        Raises `slow.Refused` where this machine allows neither."""
         shape = ("delay", f"{delay_ms}ms", f"{jitter_ms}ms", "loss", f"{loss_percent}%")
         if not subprocess.run(["ip", "netns", "exec", self.space, "tc", "qdisc", "add", "dev", "eth0", "root", "netem", *shape],
                               capture_output=True, check=False).returncode:
@@ -124,7 +120,7 @@ class Host:
             self._cable = None
             sh("ip", "-n", self.space, "link", "set", "eth0", "up")
             sh("ip", "-n", self.space, "addr", "add", f"{self.address}/24", "dev", "eth0")
-            sh("ip", "-n", self.space, "addr", "add", f"{self.address6}/64", "dev", "eth0", "nodad")
+            self._add_ipv6()
 
 
 def _mac(host: Host) -> str:

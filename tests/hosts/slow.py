@@ -24,6 +24,10 @@ WAITING = 20_000
 """Frames under way; more are dropped, as a full router would."""
 
 
+class Refused(Exception):
+    """This machine allows no such cable."""
+
+
 def _enter(path: str) -> None:
     space = os.open(path, os.O_RDONLY)
     libc = ctypes.CDLL(None, use_errno=True)
@@ -69,16 +73,25 @@ def carry(ends: tuple[int, int], *, delay_s: float, jitter_s: float, loss: float
 
 
 def main(words: list[str]) -> None:
-    ends = (tap(words[0], words[1]), tap(words[2], words[3]))
+    try:
+        ends = (tap(words[0], words[1]), tap(words[2], words[3]))
+    except OSError as error:
+        print(error, flush=True)
+        return
     print("ready", flush=True)
     delay, jitter, loss = (float(word) for word in words[4:7])
     carry(ends, delay_s=delay / 1e3, jitter_s=jitter / 1e3, loss=loss / 100, chance=random.Random(7))
 
 
 def start(*words: str) -> subprocess.Popen[str]:
+    """Raises `Refused` where TAP devices cannot be made."""
     process = subprocess.Popen([sys.executable, "-m", "tests.hosts.slow", *words], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
+    said = process.stdout.readline().strip()
+    if said != "ready":
+        process.kill()
+        process.wait()
+        raise Refused(f"neither tc netem nor TAP devices can be used here: {said or 'the cable ended'}")
     return process
 
 

@@ -9,7 +9,7 @@ import pytest
 from stretto.core.journal import Resume
 from tests.hosts.cluster import Agent, Cluster, Job, paced
 
-pytestmark = [pytest.mark.hosts, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.hosts, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 def saving(one: Job, host: str, *options: str) -> Agent:

@@ -112,7 +112,28 @@ def test_a_script_that_fails_on_one_host_fails_the_job_on_all_with_its_traceback
     assert any("the data is wrong" in (agent.result["traceback"] or "") for agent in agents)
 
 
+STATE_BYTES = 32 << 20
+LARGE = f"""model = torch.nn.Linear(4, 1)
+model.register_buffer("much", torch.arange({STATE_BYTES // 4}, dtype=torch.int32))
+"""
+
+
+def test_three_newcomers_of_one_host_get_the_state_over_the_network_once(hosts: Cluster, job: Callable[..., Job]) -> None:
+    one = job(paced(epochs=120).replace("model = torch.nn.Linear(4, 1)\n", LARGE))
+    one.start("h1", "--slots", "1")
+    one.until_step(3)
+    before = hosts.network.hosts["h2"].heard_bytes()
+    one.start("h2", "--slots", "3")
+    one.until_workers(4)
+    heard = hosts.network.hosts["h2"].heard_bytes() - before
+    assert STATE_BYTES < heard < 1.3 * STATE_BYTES, f"{heard / STATE_BYTES:.2f} states have come in"
+    assert one.finish() == hosts.reference(one)
+    assert one.audit().returncode == 0, one.audit().stdout
+
+
 def test_a_job_over_ipv6(hosts: Cluster, job: Callable[..., Job]) -> None:
+    if hosts.network.hosts["h1"].no_ipv6:
+        pytest.skip(f"there is no IPv6 on this machine: {hosts.network.hosts['h1'].no_ipv6}")
     one = job(paced(epochs=20))
     for host in ("h1", "h2"):
         one.start(host, "--slots", "1", "--interface", hosts.network.hosts[host].address6)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.hosts.cluster import Agent, Cluster, Job, paced
 
-pytestmark = [pytest.mark.hosts, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.hosts, pytest.mark.long, pytest.mark.timeout(900)]
 RUNS = int(os.environ.get("STRETTO_HOSTS_RUNS", "1"))
 SEED = int(os.environ.get("STRETTO_HOSTS_SEED", "0"))
 EVENTS = 5

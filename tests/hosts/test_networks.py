@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.hosts import slow
 from tests.hosts.cluster import Cluster, Job, paced
 
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(900)]
@@ -120,11 +121,15 @@ def test_training_goes_on_while_the_whole_store_is_away(hosts: Cluster, job: Cal
     assert one.audit().returncode == 0, one.audit().stdout
 
 
+@pytest.mark.long
 def test_with_delay_jitter_and_loss_everything_takes_longer_and_the_bits_are_the_same(
     hosts: Cluster, job: Callable[..., Job]
 ) -> None:
-    for host in ("h1", "h2", "h3"):
-        hosts.network.hosts[host].slow(delay_ms=50, jitter_ms=25, loss_percent=1)  # between two hosts: 100 ± 50 ms, 2%
+    try:
+        for host in ("h1", "h2", "h3"):
+            hosts.network.hosts[host].slow(delay_ms=50, jitter_ms=25, loss_percent=1)  # between two hosts: 100 ± 50 ms, 2%
+    except slow.Refused as error:
+        pytest.skip(str(error))
     one = job(paced(epochs=15))
     for host in ("h1", "h2"):
         one.start(host, "--slots", "1", "--lease", "6", workers="2:8")

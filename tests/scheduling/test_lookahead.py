@@ -11,6 +11,7 @@ from policy_builders import job, nodes
 from stretto.batching.throughput import ThroughputModel
 from stretto.scheduling.lengths import learned, work_left
 from stretto.scheduling.lookahead import _forward, pieces, worths  # pyright: ignore[reportPrivateUsage]
+from stretto.scheduling.options import options
 from stretto.scheduling.policies.goodput import goodput
 from stretto.scheduling.words import Allocation, Job, Node
 from stretto.simulation.cluster.application import Synthetic
@@ -87,6 +88,18 @@ def test_a_job_of_a_short_family_is_served_before_one_of_a_long_family() -> None
     swapped = [replace(long, finished=(1e6,)), replace(short, finished=(1e9,))]
     answer = goodput(swapped, nodes(4), Allocation(), 600.0)
     assert answer.workers("long") > answer.workers("short")
+
+
+@pytest.mark.parametrize("attained_s", [0.0, 5e3, 1e5])
+def test_beside_a_known_length_a_presumed_one_counts_like_a_known_one_that_is_as_long(attained_s: float) -> None:
+    """Otherwise whoever's length is not known is squeezed, or squeezes the others, for want of a common measure."""
+    known = [job(f"known{n}", remaining=1e6 * 4.0**n, most=64, pause_s=0.0) for n in range(3)]
+    unknown = job("u", attained_s=attained_s, most=64, pause_s=0.0)
+    presumed_s = 900.0 * 4.0 ** {0.0: 0, 5e3: 2, 1e5: 4}[attained_s]
+    single = float(options([unknown], nodes(8), held=[0]).single[0])
+    beside = goodput([*known, unknown], nodes(8), Allocation(), 600.0)
+    declared = goodput([*known, replace(unknown, remaining=presumed_s * single)], nodes(8), Allocation(), 600.0)
+    assert beside.places == declared.places
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.3, 30.0, 600.0, 1e5])

@@ -90,7 +90,8 @@ class RunOptions:
                 raise UsageError(f"{flag} {seconds:g} is too short: it must be more than 0 seconds")
 
     def document(self) -> dict[str, Any]:
-        return {**asdict(self), "args": list(self.args), "runs": str(self.runs), "cwd": os.getcwd()}
+        return {**asdict(self), "args": list(self.args), "runs": str(self.runs), "cwd": os.getcwd(),
+                "shared": self.shared.document() if self.shared is not None else None}
 
     @staticmethod
     def read(document: dict[str, Any]) -> RunOptions:

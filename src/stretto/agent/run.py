@@ -51,7 +51,7 @@ def run(options: RunOptions, folder: RunFolder, *, observer: Observer | None = N
 
 
 async def run_async(options: RunOptions, folder: RunFolder, *, observer: Observer, life: Life | None = None) -> Outcome:
-    began = time.time()
+    began = time.monotonic()
     with Held(folder):
         abroad: Abroad | None = None
         if options.shared is not None:
@@ -82,7 +82,7 @@ async def run_async(options: RunOptions, folder: RunFolder, *, observer: Observe
 
 async def run_restarting(options: RunOptions, folder: RunFolder, *, observer: Observer) -> Outcome:
     """A script that was not written for us, in restart mode."""
-    began = time.time()
+    began = time.monotonic()
     with Held(folder):
         restarter = Restarter(options, folder, Recorder(folder, observer=observer))
         control = Control(folder, handle=Verbs(restarter).handle)
@@ -130,7 +130,7 @@ def _conclude(outcome: Outcome, supervisor: Commander, *, began: float) -> Outco
         "name": folder.name, "state": outcome.state, "exit_code": outcome.exit_code, "digest": outcome.digest,
         "steps": tally.steps, "pauses": tally.pauses, "restarts": supervisor.restarts, "mixed": supervisor.mixed,
         "error": outcome.error, "traceback": outcome.traceback or None, "metrics": tally.last.get("metrics", {}),
-        "seconds": round(time.time() - began, 3), "warnings": tally.warnings[:100], "lost": lost,
+        "seconds": round(time.monotonic() - began, 3), "warnings": tally.warnings[:100], "lost": lost,
     }
     try:
         write_json(folder.result, result)

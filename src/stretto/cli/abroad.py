@@ -23,7 +23,7 @@ Command = Callable[..., Any]
 
 Store = Annotated[str | None, Option("--store", metavar="URL", help="A job on several hosts: the store that they share.",
                                      show_default=False)]
-Token = Annotated[str | None, Option("--store-token", metavar="FILE", help="The tcp store's secret.", show_default=False)]
+Token = Annotated[str | None, Option("--store-token", metavar="FILE", help="The store's secret.", show_default=False)]
 Ca = Annotated[str | None, Option("--store-ca", metavar="FILE", help="The store's CA certificate.", show_default=False)]
 Cert = Annotated[str | None, Option("--store-cert", metavar="FILE", help="A client certificate.", show_default=False)]
 Key = Annotated[str | None, Option("--store-key", metavar="FILE", help="The certificate's key.", show_default=False)]
@@ -60,7 +60,7 @@ async def ps(shared: Shared, *, json: bool = False) -> None:
     if json:
         return emit(rows)
     if not rows:
-        return print(f"no jobs in {shared.store}")
+        return print(f"no jobs in {shared.url}")
     from rich.console import Console
     from rich.table import Table
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typer import Exit
 
 from stretto.agent.hosts.detach import follow, start, to_stdout
+from stretto.agent.hosts.shared import Shared
 from stretto.agent.hosts.ssh import (
     AGAIN,
     DETACHED,
@@ -36,23 +37,26 @@ TAIL_BYTES = 4096
 
 
 def launch(
-    text: str, *, script: str, args: Sequence[str], store: str | None, job: str | None, runs: Path | None, token: str
+    text: str, *, script: str, args: Sequence[str], shared: Shared | None, job: str | None, runs: Path | None, token: str
 ) -> None:
     """Starts an agent on every host and shows what all of them say, to the job's end."""
     typed = sys.argv[2:]
     words = [*own_words(typed[: len(typed) - len(args) - 1]), script, *args]
     targets = parse_hosts(text)
     name = job or f"{re.sub(r'[^A-Za-z0-9_-]', '-', Path(script).stem)}-{secrets.token_hex(3)}"
-    asyncio.run(_launch(targets, name, words, store=store, runs=runs_folder(runs), token=token))
+    asyncio.run(_launch(targets, name, words, shared=shared, runs=runs_folder(runs), token=token))
 
 
-async def _launch(targets: list[Target], job: str, own: list[str], *, store: str | None, runs: Path, token: str) -> None:
-    if store is None:
+async def _launch(targets: list[Target], job: str, own: list[str], *, shared: Shared | None, runs: Path, token: str) -> None:
+    if shared is not None:
+        store = shared.url
+    else:
         port = PORTS[0] + secrets.randbelow(PORTS[1] - PORTS[0])
         address = await address_of(targets[0].host)
         store = f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
         token = token or secrets.token_hex(32)
-    plan = Launch(job, store, token, os.getcwd(), sys.executable, passed_on(os.environ), targets)
+    plan = Launch(job, store, token, os.getcwd(), sys.executable, passed_on(os.environ), targets,
+                  tls_words(shared))
     await _reachable(plan)
     runs.mkdir(parents=True, exist_ok=True)
     record = runs / f"{job}.hosts.json"
@@ -99,6 +103,12 @@ def run_detached(words: Sequence[str], *, job: str, runs: Path | None) -> None:
 
 def show_console(console: str, pid: int, *, tail: int) -> None:
     raise Exit(follow(Path(console), pid, show=to_stdout, tail=tail))
+
+
+def tls_words(shared: Shared | None) -> list[str]:
+    """The options with which any verb reaches the same store."""
+    named = {"--store-ca": shared.ca, "--store-cert": shared.certificate, "--store-key": shared.key} if shared is not None else {}
+    return [word for name, path in named.items() if path is not None for word in (name, path)]
 
 
 REPLACED = {"--hosts": 1, "--store": 1, "--job": 1, "--slots": 1, "--host": 1, "--detach": 0, "--quiet": 0, "-q": 0, "--json": 0,
@@ -195,7 +205,7 @@ class Terminal:
 
     async def _stop(self, *, now: bool, quiet: bool = False) -> None:
         """Asked of the first host that can be reached: the others hear of it through the store."""
-        words = ["stop", self._plan.job, "--store", self._plan.store, *(["--now"] if now else [])]
+        words = ["stop", self._plan.job, "--store", self._plan.store, *self._plan.tls, *(["--now"] if now else [])]
         silent: Callable[[str], None] = lambda line: None  # noqa: E731
         for target in self._plan.targets:
             if target.console:

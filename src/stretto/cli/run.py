@@ -74,7 +74,8 @@ def command(
     host: Annotated[str, Option("--host", help="With --store: what this host is called [default: its name].",
                                 show_default=False)] = "",
     store_token: Annotated[str | None, Option(metavar="FILE", show_default=False,
-                                              help="The tcp store's secret; or set STRETTO_STORE_TOKEN.")] = None,
+                                              help="The store's secret: a tcp store's token, or the password of etcd's user; or "
+                                                   "set STRETTO_STORE_TOKEN.")] = None,
     store_ca: Annotated[str | None, Option(metavar="FILE", help="The store's CA certificate, for TLS.", show_default=False)] = None,
     store_cert: Annotated[str | None, Option(metavar="FILE", help="This host's certificate.", show_default=False)] = None,
     store_key: Annotated[str | None, Option(metavar="FILE", help="The certificate's key.", show_default=False)] = None,
@@ -88,13 +89,16 @@ def command(
     quiet: Annotated[bool, Option("--quiet", "-q", help="Show only what goes wrong.")] = False,
     json: Json = False,
 ) -> None:
+    if store is not None or hosts is not None:
+        _for_one_machine("--store" if hosts is None else "--hosts", restart_mode=restart_mode, replay=replay)
     if hosts is not None:
         from stretto.cli.hosts import launch
 
         if not script:
             raise UsageError("name the training script, as in `stretto run --hosts a,b train.py`")
-        token = Shared(store or "tcp://any:1", "any", token_file=store_token).token()
-        return launch(hosts, script=script, args=args or (), store=store, job=job, runs=runs, token=token)
+        given = Shared(store or "tcp://any:1", "any", token_file=store_token, ca=store_ca, certificate=store_cert, key=store_key)
+        return launch(hosts, script=script, args=args or (), shared=given if store else None, job=job, runs=runs,
+                      token=given.token() if given.scheme == "tcp" else given.password())
     if detach:
         from stretto.cli.hosts import run_detached
 
@@ -105,8 +109,6 @@ def command(
                          "stretto: add --restart-mode torchrun, or use --workers")
     if restart_mode is not None and restart_mode not in MODES:
         raise UsageError(f"--restart-mode {restart_mode!r} is unknown: there is {', '.join(MODES)}")
-    if store is not None and (restart_mode is not None or replay is not None):
-        raise UsageError("--restart-mode and --replay are for one machine: leave out --store")
     least, most = parse_workers(workers or "1")
     if restart_mode is not None:
         flags = Flags.read(nnodes=nnodes, nproc_per_node=nproc_per_node, max_restarts=max_restarts)
@@ -136,13 +138,22 @@ def command(
         watch(folder, lambda observer: run(options, folder, observer=observer), quiet=quiet, json=json)
 
 
+def _for_one_machine(flag: str, *, restart_mode: str | None, replay: str | None) -> None:
+    if replay is not None:
+        raise UsageError(f"--replay {replay} repeats a run on one machine, to the same digest however many hosts it had: leave out "
+                         f"{flag}")
+    if restart_mode is not None:
+        raise UsageError(f"--restart-mode {restart_mode} starts its workers on one machine: leave out {flag}, or write the script "
+                         "for stretto, whose jobs have any number of hosts")
+
+
 def _shared(store: str | None, job: str | None, **options: Any) -> Shared | None:
     if store is None:
         if job is not None:
             raise UsageError(f"--job {job} names a job on several hosts: say which store they share with --store")
         return None
     if job is None:
-        raise UsageError(f"--store {store} needs the job's name, the same on every host: --job NAME")
+        raise UsageError(f"--store {Shared(store, '').url} needs the job's name, the same on every host: --job NAME")
     return Shared(store, job, **options)
 
 

@@ -27,19 +27,24 @@ LED = ("hasleader", "true")
 """A member that has lost touch with the others of its cluster says so instead of showing what it last knew."""
 
 
+QUIETLY = {"GRPC_ENABLE_FORK_SUPPORT": "0", "GRPC_VERBOSITY": "NONE"}
+"""While gRPC is imported. What it would print about failed calls is in the errors that it raises."""
+
+
 def _import_rpc() -> Any:
-    before = os.environ.get("GRPC_ENABLE_FORK_SUPPORT")
-    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+    before = {name: os.environ.get(name) for name in QUIETLY}
+    os.environ.update(QUIETLY)
     try:
         import grpc  # noqa: F401  # pyright: ignore
         from aetcd import rpc  # pyright: ignore
     except ImportError as error:
         raise UsageError("--store etcd://… needs the package aetcd: pip install 'stretto[etcd]'") from error
     finally:
-        if before is None:
-            del os.environ["GRPC_ENABLE_FORK_SUPPORT"]
-        else:
-            os.environ["GRPC_ENABLE_FORK_SUPPORT"] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
     return rpc  # pyright: ignore[reportUnknownVariableType]
 
 

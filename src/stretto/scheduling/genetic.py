@@ -109,11 +109,11 @@ def _distinct(states: States, known: set[bytes]) -> States:
 def _tournament(values: Floats, rank: Ints, crowd: Floats, count: int, random: Random) -> Ints:
     """Of two random solutions the one that dominates, else the less crowded one."""
     drawn: Ints = random.integers(len(values), size=(2, count))
-    one, other = drawn[0], drawn[1]
+    one: Ints = drawn[0]
+    other: Ints = drawn[1]
     wins = (values[one] <= values[other]).all(axis=1) & (values[one] < values[other]).any(axis=1)
     loses = (values[other] <= values[one]).all(axis=1) & (values[other] < values[one]).any(axis=1)
-    winners: Ints = np.where(wins | (~loses & (crowd[one] >= crowd[other])), one, other)
-    return winners
+    return np.where(wins | (~loses & (crowd[one] >= crowd[other])), one, other)
 
 
 def _crossover(states: States, parents: Ints, random: Random, chance: float) -> States:
@@ -121,8 +121,10 @@ def _crossover(states: States, parents: Ints, random: Random, chance: float) -> 
     points = np.where(random.random(pairs) < chance, random.integers(jobs, size=pairs), jobs)
     swap = np.arange(jobs)[None, :] >= points[:, None]
     rows = np.arange(jobs)[None, :]
-    first: Ints = np.where(swap, parents[1][:, None], parents[0][:, None])
-    second: Ints = np.where(swap, parents[0][:, None], parents[1][:, None])
+    left: Ints = parents[0]
+    right: Ints = parents[1]
+    first = np.where(swap, right[:, None], left[:, None])
+    second = np.where(swap, left[:, None], right[:, None])
     return np.concatenate([states[first, rows], states[second, rows]])
 
 

@@ -19,6 +19,7 @@ from stretto.train.group import Group
 from stretto.train.memory import Carried
 from stretto.train.reducer import Reducer
 from stretto.train.room import Handover, spread, touched
+from stretto.train.routes import Routes
 from stretto.train.state import spec
 
 if TYPE_CHECKING:
@@ -94,13 +95,13 @@ class Admission:
         """
         if not roster.base or not roster.joined:
             return
-        holders, newcomers = self._ranks(roster)
-        if group.rank == holders[0]:
+        routes = Routes.of(roster)
+        if group.rank == routes.holders[0]:
             outline = self._outline.ask(wanted)
             if outline is not None:
-                transfer.announce(group, outline, newcomers=newcomers)
-        elif group.rank in newcomers:
-            specs = transfer.hear(group, holder=holders[0])
+                transfer.announce(group, outline, newcomers=routes.newcomers)
+        elif group.rank in routes.newcomers:
+            specs = transfer.hear(group, holder=routes.holders[0])
             self._room = touched(specs, given=self._job._shared.tensors())
 
     def _make_room(self, skeleton: Any, specs: list[list[Any]]) -> list[torch.Tensor | None]:
@@ -120,25 +121,18 @@ class Admission:
             roster = job._team.rescue()
             job._telling.switched(roster, 0.0)
 
-    def _ranks(self, roster: Roster) -> tuple[list[int], list[int]]:
-        """Those who have the state, and those who get it. In a first roster the first member has it from its script."""
-        newcomers = [place for place, name in enumerate(roster.workers) if name in roster.joined]
-        if len(newcomers) == len(roster.members):
-            newcomers = newcomers[1:]
-        return [place for place in range(len(roster.members)) if place not in newcomers], newcomers
-
     def _receive(self, group: Group, roster: Roster) -> int:
         """The state from those who have it; the first roster's first member has it from its script."""
         job = self._job
-        holders, _ = self._ranks(roster)
-        if group.rank in holders:
+        routes = Routes.of(roster)
+        if group.rank in routes.holders:
             if job._team.seat.tick is None:
                 job._team.seat.tick = resume(job, job._saver)
             self.send(group, roster)
             return job._team.seat.tick
         job._beat.activity(Activity.SWITCH)
         failpoint("receive")
-        skeleton, tensors = transfer.receive(group, holders=holders, room=self._make_room)
+        skeleton, tensors = transfer.receive(group, routes=routes, room=self._make_room)
         failpoint("received")
         return self.restore(job._shared.load(skeleton, tensors))
 
@@ -156,11 +150,11 @@ class Admission:
 
     def send(self, group: Group, roster: Roster) -> None:
         job = self._job
-        holders, newcomers = self._ranks(roster)
-        if not newcomers:
+        routes = Routes.of(roster)
+        if not routes.newcomers:
             return
         job._beat.activity(Activity.SWITCH)
         failpoint("send")
         skeleton, tensors = job._shared.flatten(self.place())
-        transfer.send(group, skeleton, tensors, holders=holders, newcomers=newcomers)
+        transfer.send(group, skeleton, tensors, routes=routes)
         failpoint("sent")

@@ -1,7 +1,8 @@
 """Moving the state to newcomers: flat tensors and JSON, each part of it from another old worker.
 
 The first holder sends the skeleton; the tensors' bytes are cut into pieces that the holders send in turn. Pieces of large
-tensors are sent from where they lie and received where they will stay; small tensors travel packed together.
+tensors are sent from where they lie and received where they will stay; small tensors travel packed together. What crosses the
+network does so once a host: newcomers hand it on to each other there.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import Any
 
 import torch
 
+from stretto.train.failpoints import failpoint
 from stretto.train.group import Group
+from stretto.train.routes import Routes
 from stretto.train.state import as_bytes, empty, spec
 
 PIECE_BYTES = 8 << 20
@@ -48,56 +51,77 @@ def hear(group: Group, *, holder: int) -> list[list[Any]]:
 
 
 def _send_json(group: Group, value: Any, peer: int) -> list[Callable[[], None]]:
-    text = json.dumps(value).encode()
+    return _send_text(group, json.dumps(value).encode(), peer)
+
+
+def _send_text(group: Group, text: bytes, peer: int) -> list[Callable[[], None]]:
     length = torch.tensor([len(text)], dtype=torch.int64)
     return [group.send(length, peer, TAG), group.send(torch.frombuffer(bytearray(text), dtype=torch.uint8), peer, TAG)]
 
 
 def _receive_json(group: Group, source: int) -> Any:
+    return json.loads(_receive_text(group, source))
+
+
+def _receive_text(group: Group, source: int) -> bytes:
     length = torch.empty(1, dtype=torch.int64)
     group.receive(length, source, TAG)()
     body = torch.empty(int(length.item()), dtype=torch.uint8)
     group.receive(body, source, TAG)()
-    return json.loads(body.numpy().tobytes())
+    return body.numpy().tobytes()
 
 
-def send(group: Group, skeleton: Any, tensors: list[torch.Tensor], *, holders: Sequence[int], newcomers: Sequence[int]) -> None:
+def send(group: Group, skeleton: Any, tensors: list[torch.Tensor], *, routes: Routes) -> None:
     """This holder's part. Returns when all of it is delivered."""
     waits: list[Callable[[], None]] = []
-    if group.rank == holders[0]:
-        described = [skeleton, [spec(t) for t in tensors]]
-        waits += [wait for peer in newcomers for wait in _send_json(group, described, peer)]
+    told = routes.told(group.rank)
+    if told:
+        text = json.dumps([skeleton, [spec(t) for t in tensors]]).encode()
+        waits += [wait for peer in told for wait in _send_text(group, text, peer)]
     flats = [as_bytes(t.cpu()) for t in tensors]
-    mine = holders.index(group.rank)
     for number, piece in enumerate(pieces([flat.numel() for flat in flats])):
-        if number % len(holders) == mine:
+        peers = routes.targets(group.rank, number)
+        if peers:
             parts = [flats[index][low:high] for index, low, high in piece]
             body = parts[0] if len(parts) == 1 else torch.cat(parts)
-            waits += [group.send(body, peer, TAG) for peer in newcomers]
+            waits += [group.send(body, peer, TAG) for peer in peers]
     for wait in waits:
         wait()
 
 
 def receive(
-    group: Group, *, holders: Sequence[int], room: Callable[[Any, list[list[Any]]], list[torch.Tensor | None]]
+    group: Group, *, routes: Routes, room: Callable[[Any, list[list[Any]]], list[torch.Tensor | None]]
 ) -> tuple[Any, list[torch.Tensor]]:
-    """The state. `room` may name contiguous tensors of the right dtype and shape that are to be filled in place."""
-    skeleton, specs = _receive_json(group, holders[0])
+    """The state, once it was also handed on. `room` may name contiguous tensors of the right dtype and shape that are to be filled
+    in place."""
+    text = _receive_text(group, routes.describer(group.rank))
+    forwards = [wait for peer in routes.told(group.rank) for wait in _send_text(group, text, peer)]
+    skeleton, specs = json.loads(text)
     tensors = [empty(one) if given is None else given for one, given in zip(specs, room(skeleton, specs), strict=True)]
     flats = [as_bytes(t) for t in tensors]
-    waits: list[tuple[Callable[[], None], torch.Tensor | None, list[tuple[int, int, int]]]] = []
+    waits: list[tuple[Callable[[], None], torch.Tensor, list[tuple[int, int, int]]]] = []
     for number, piece in enumerate(pieces([flat.numel() for flat in flats])):
-        if len(piece) == 1:
-            index, low, high = piece[0]
-            waits.append((group.receive(flats[index][low:high], holders[number % len(holders)], TAG), None, piece))
-        else:
-            packed = torch.empty(sum(high - low for _, low, high in piece), dtype=torch.uint8)
-            waits.append((group.receive(packed, holders[number % len(holders)], TAG), packed, piece))
-    for wait, packed, piece in waits:
+        index, low, high = piece[0]
+        body = flats[index][low:high] if len(piece) == 1 else torch.empty(_length(piece), dtype=torch.uint8)
+        waits.append((group.receive(body, routes.source(group.rank, number), TAG), body, piece))
+    for number, (wait, body, piece) in enumerate(waits):
         wait()
-        if packed is not None:
-            place = 0
-            for index, low, high in piece:
-                flats[index][low:high] = packed[place : place + high - low]
-                place += high - low
+        for peer in routes.targets(group.rank, number):
+            failpoint("hand-on")
+            forwards.append(group.send(body, peer, TAG))
+        if len(piece) > 1:
+            _unpack(body, piece, flats)
+    for wait in forwards:
+        wait()
     return skeleton, tensors
+
+
+def _length(piece: list[tuple[int, int, int]]) -> int:
+    return sum(high - low for _, low, high in piece)
+
+
+def _unpack(body: torch.Tensor, piece: list[tuple[int, int, int]], flats: list[torch.Tensor]) -> None:
+    place = 0
+    for index, low, high in piece:
+        flats[index][low:high] = body[place : place + high - low]
+        place += high - low

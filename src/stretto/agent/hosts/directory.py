@@ -86,7 +86,7 @@ class Directory:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self.url = shared.store
+        self.url = shared.url
         self._opened: Opened | None = None
 
     async def __aenter__(self) -> Directory:
@@ -111,7 +111,7 @@ class Directory:
             known = [one.name for one in await self.jobs() if one.job]
             ended = keys.value(seen.entries, keys.ENDED)
             why = f" any more: it is {ended['state']}" if ended else f": it has {', '.join(known) or 'no jobs'}"
-            raise UsageError(f"{self._shared.store} has no job {name!r}{why}")
+            raise UsageError(f"{self._shared.url} has no job {name!r}{why}")
         return seen
 
     async def look(self, name: str) -> Seen:
@@ -137,6 +137,6 @@ class Directory:
                 return (await self._opened.store.read(prefix))[0]
             except StoreError as error:
                 if not left:
-                    raise UsageError(f"the store {self._shared.store} stopped answering: {error}") from None
+                    raise UsageError(f"the store {self._shared.url} stopped answering: {error}") from None
                 await asyncio.sleep(0.3)
         raise AssertionError("unreachable")

@@ -103,7 +103,7 @@ async def join(options: RunOptions, shared: Shared) -> Joined:
             document, life = await _enter(opened.store, options, shared)
             agent = await _name(opened.store, shared.label)
         except StoreError as error:
-            raise UsageError(f"the store {shared.store} stopped answering: {error}") from None
+            raise UsageError(f"the store {shared.url} stopped answering: {error}") from None
     except BaseException:
         await opened.close()
         raise
@@ -145,7 +145,7 @@ async def _enter(store: Store, options: RunOptions, shared: Shared) -> tuple[dic
             if await _take_over(store, entries, own, alone_s=time.monotonic() - alone[1], timing=shared.timing()):
                 return job, life + 1
         await asyncio.sleep(LOOK_S)
-    raise UsageError(f"job {shared.job!r} in {shared.store} could not be joined: it is being ended, or others begin and end it; "
+    raise UsageError(f"job {shared.job!r} in {shared.url} could not be joined: it is being ended, or others begin and end it; "
                      "try again, or choose another --job")
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import socket
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from stretto.core.errors import UsageError
 from stretto.membership.timing import Timing
@@ -20,9 +21,10 @@ FOREVER_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The options of `--store`. Secrets are named by their files, because this is written to `run.json`."""
+    """The options of `--store`."""
 
     store: str
+    """As it was typed. A password may be in it: `url` is what may be shown and written."""
     job: str
     slots: int | None = None
     """Workers that this host may run; as many as it has cores for where nothing is said."""
@@ -43,10 +45,30 @@ class Shared:
         name = self.host or socket.gethostname().split(".")[0]
         return re.sub(r"[^A-Za-z0-9_-]", "-", name).strip("-")[:40] or "host"
 
+    @property
+    def scheme(self) -> str:
+        return self.store.partition("://")[0]
+
+    @property
+    def url(self) -> str:
+        """Without the password."""
+        head, at, tail = self.store.rpartition("@")
+        scheme, between, user = head.partition("://")
+        return f"{scheme}{between}{user.partition(':')[0]}@{tail}" if at else self.store
+
+    @property
+    def user(self) -> str:
+        """Who we are to etcd."""
+        return unquote(urlsplit(self.url).netloc.rpartition("@")[0])
+
+    @property
+    def prefix(self) -> str:
+        """Of all our keys in etcd."""
+        return f"{urlsplit(self.url).path.strip('/') or 'stretto'}/"
+
     def validate(self) -> None:
-        scheme = self.store.partition("://")[0]
-        if scheme not in ("etcd", "etcds", "tcp"):
-            raise UsageError(f"--store {self.store!r} is no store: write etcd://HOST:2379[,HOST:2379…] or tcp://HOST:PORT")
+        if self.scheme not in ("etcd", "etcds", "tcp"):
+            raise UsageError(f"--store {self.url!r} is no store: write etcd://HOST:2379[,HOST:2379…] or tcp://HOST:PORT")
         if not NAME.fullmatch(self.job):
             raise UsageError(f"--job {self.job!r} cannot name a job: use letters, digits, '.', '_' and '-', at most 100, "
                              "and begin with a letter or a digit")
@@ -71,18 +93,30 @@ class Shared:
         return Timing(timing.lease_s, timing.renewal_s, timing.answer_s, timing.margin_s, fence_s, timing.drift)
 
     def token(self) -> str:
-        """The job's secret, from a file or the environment: on a command line everybody on the machine could read it."""
-        if self.token_file is not None:
-            try:
-                token = Path(self.token_file).read_text().strip()
-            except OSError as error:
-                raise UsageError(f"--store-token {self.token_file} cannot be read: {error.strerror}") from None
-        else:
-            token = os.environ.get(TOKEN, "").strip()
+        """The tcp store's secret."""
+        token = self.secret()
         if token and len(token) < TOKEN_LEAST:
             raise UsageError(f"the store's token has {len(token)} characters, at least {TOKEN_LEAST} are needed: make one with "
                              "`python -c 'import secrets; print(secrets.token_hex(16))'`")
         return token
+
+    def password(self) -> str:
+        """Of etcd's user: as it was typed, or the secret."""
+        typed = self.store.rpartition("@")[0].partition("://")[2].partition(":")[2]
+        return unquote(typed) or self.secret()
+
+    def secret(self) -> str:
+        """From a file or the environment: on a command line everybody on the machine could read it."""
+        if self.token_file is None:
+            return os.environ.get(TOKEN, "").strip()
+        try:
+            return Path(self.token_file).read_text().strip()
+        except (OSError, ValueError) as error:
+            raise UsageError(f"--store-token {self.token_file} cannot be read: {error}") from None
+
+    def document(self) -> dict[str, Any]:
+        """For `run.json`, which is no place for a password."""
+        return {**asdict(self), "store": self.url}
 
     @staticmethod
     def read(document: dict[str, Any]) -> Shared:

@@ -54,6 +54,8 @@ class Launch:
     python: str
     environment: dict[str, str]
     targets: list[Target] = field(default_factory=list)
+    tls: list[str] = field(default_factory=list)
+    """Options of the store that verbs need too."""
 
     def save(self, path: Path) -> None:
         write_json(path, asdict(self), mode=0o600)

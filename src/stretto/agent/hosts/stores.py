@@ -9,10 +9,11 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from stretto.agent.hosts.remedies import Remedy, remedy
 from stretto.agent.hosts.shared import TOKEN, Shared
 from stretto.core.errors import Refused, UsageError
 from stretto.membership.embedded import EmbeddedStore
@@ -92,20 +93,23 @@ def endpoints(url: str) -> tuple[tuple[str, int], ...]:
 
 async def open_store(shared: Shared, *, serve: bool = True, every_job: bool = False) -> Opened:
     """Raises `UsageError` that names what cannot be reached, within seconds. With `every_job` keys begin with the job's name."""
-    places = endpoints(shared.store)
+    places = endpoints(shared.url)
     prefix = "" if every_job else f"{shared.job}/"
-    if shared.store.startswith("tcp://"):
+    if shared.scheme == "tcp":
         return await _open_tcp(shared, places, prefix=prefix, serve=serve)
-    options = EtcdOptions.read(shared.store, job="", ca=_path(shared.ca), certificate=_path(shared.certificate),
+    _client_tls(shared)  # for what it says of files that cannot be used
+    options = EtcdOptions.read(shared.url, job="", ca=_path(shared.ca), certificate=_path(shared.certificate),
                                key=_path(shared.key), answer_s=shared.timing().answer_s)
-    store = EtcdStore(options, tls=shared.store.startswith("etcds://"))
-    await _reach(store, shared.store, patient_s=REACH_S)
+    if options.user:
+        options = replace(options, password=shared.password())
+    store = EtcdStore(options, tls=shared.scheme == "etcds")
+    await _reach(store, shared, places, patient_s=REACH_S)
     return Opened(Under(store, prefix), places)
 
 
 async def _open_tcp(shared: Shared, places: tuple[tuple[str, int], ...], *, prefix: str, serve: bool) -> Opened:
     if len(places) != 1:
-        raise UsageError(f"--store {shared.store!r} names {len(places)} addresses: a tcp store has one, the agent's that serves it")
+        raise UsageError(f"--store {shared.url!r} names {len(places)} addresses: a tcp store has one, the agent's that serves it")
     token = shared.token()
     if not token:
         raise UsageError(f"a tcp store needs a secret that all agents of the job know: put one into a file and name it with "
@@ -116,7 +120,7 @@ async def _open_tcp(shared: Shared, places: tuple[tuple[str, int], ...], *, pref
         if server is not None:
             return Opened(Under(store, prefix), places, server)
     client = TcpStore(host, port, token=token, answer_s=shared.timing().answer_s, tls=_client_tls(shared))
-    await _reach(client, shared.store, patient_s=REACH_S)
+    await _reach(client, shared, places, patient_s=REACH_S)
     return Opened(Under(client, prefix), places)
 
 
@@ -127,16 +131,17 @@ async def _serve(shared: Shared, host: str, port: int, *, token: str) -> tuple[S
     try:
         await server.start(host, port, tls=_server_tls(shared))
     except socket.gaierror as error:
-        raise UsageError(f"--store {shared.store}: there is no host {host!r} ({error.strerror})") from None
+        raise UsageError(f"--store {shared.url}: there is no host {host!r} ({error.strerror})") from None
     except OSError as error:
         if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
-            raise UsageError(f"--store {shared.store} cannot be served here: {error.strerror}") from None
+            raise UsageError(f"--store {shared.url} cannot be served here: {error.strerror}") from None
         return None, store
     return server, store
 
 
-async def _reach(store: Store, url: str, *, patient_s: float) -> None:
-    until = time.monotonic() + patient_s
+async def _reach(store: Store, shared: Shared, places: Sequence[tuple[str, int]], *, patient_s: float) -> None:
+    """Until it answers. What asking again cannot mend is believed when as many calls as there are endpoints have failed."""
+    until, failures = time.monotonic() + patient_s, 0
     while True:
         try:
             await store.read("reachable")
@@ -144,18 +149,22 @@ async def _reach(store: Store, url: str, *, patient_s: float) -> None:
         except Refused as error:
             raise UsageError(str(error)) from None
         except StoreError as error:
-            if time.monotonic() > until:
+            failures += 1
+            known = remedy(str(error), shared)
+            hopeless = known is not None and known.certain and failures >= len(places)
+            if hopeless or time.monotonic() > until:
                 with contextlib.suppress(StoreError):
                     await store.close()
-                raise UsageError(f"the store {_masked(url)} cannot be reached from {socket.gethostname()}: {error}. Check that it "
-                                 "runs, the addresses, and that no firewall is between") from None
+                raise UsageError(_unreached(error, shared, known)) from None
         await asyncio.sleep(0.2)
 
 
-def _masked(url: str) -> str:
-    """Without the password."""
-    head, at, tail = url.rpartition("@")
-    return f"{head.rpartition(':')[0]}:…@{tail}" if at else url
+def _unreached(error: StoreError, shared: Shared, known: Remedy | None) -> str:
+    if known is not None and known.certain:
+        return f"the store {shared.url} refuses host {socket.gethostname()}: {known.text} ({error})"
+    hint = f"; {known.text}" if known is not None else ""
+    return (f"the store {shared.url} cannot be reached from {socket.gethostname()}: {error}. Check that it runs, the addresses, "
+            f"and that no firewall is between{hint}")
 
 
 def _path(name: str | None) -> Path | None:

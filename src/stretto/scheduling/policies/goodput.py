@@ -2,11 +2,12 @@
 
 Every job's fitted model gives its speed on every size. An option is worth weight × speed^evenness:
 
-- A job whose length is declared, or known from its family (lengths.py), counts what a unit of its work is worth in a look ahead
-  over all present jobs (lookahead.py), and its speed as it is: that is what minimises the sum of completion times.
-- Where nothing is known, jobs are ranked by what they have attained, in a few classes that grow by a factor each and in order
-  of arrival within a class: equal sharing between long jobs would only make all of them end late. The i-th from the longest counts
-  i^order, as in heSRPT (Berg et al. 2020). Evenness below 1 hedges against lengths that are not known.
+- Where a length is declared, or known from a job's family (lengths.py), every job counts what a unit of its work is worth in a
+  look ahead over all present jobs (lookahead.py), and its speed as it is: that is what minimises the sum of completion times.
+  Jobs of unknown length are presumed to be as long as the class that they have reached.
+- Where nothing is known of anybody, jobs are ranked by what they have attained, in a few classes that grow by a factor each, and in
+  order of arrival within a class: equal sharing between long jobs would only make all of them end late. The i-th from the longest
+  counts i^order, as in heSRPT (Berg et al. 2020). Evenness below 1 hedges against lengths that are not known.
 
 A size that is not the present one counts with its pause: the speed over the rest of the job for known lengths, and a factor that
 remembers how much of its life a job has already spent on changes (as in Pollux), or what a pause costs over a horizon, whichever is
@@ -33,7 +34,7 @@ class Tuning:
     order: float = 0.5
     """Exponent of a job's rank in its weight: 0 treats all alike, large values serve one after the other."""
     evenness: float = 0.5
-    """Exponent of the speed of jobs of unknown length: 1 is the sum of speeds, towards 0 everybody gets something."""
+    """Exponent of the speed where no length is known: 1 is the sum of speeds, towards 0 everybody gets something."""
     guess: float = 0.6
     """Exponent of the ranks that a look ahead begins with."""
     first_s: float = 900.0
@@ -68,11 +69,11 @@ def value(setting: Setting, tuning: Tuning = DEFAULT) -> Floats:
     known = np.isfinite(left_s)
     length = np.where(known, left_s, _class_s(setting, tuning))
     ranks = _ranks(setting, length)
-    weight = ranks**tuning.order
-    if known.any():
-        weight = np.where(known, _worths(setting, length, ranks, ranks**tuning.guess), weight)
-    evenness = np.where(known, 1.0, tuning.evenness)
-    return (weight * _importance(setting, left_s, tuning))[:, None] * effective_speed(setting, left_s, tuning) ** evenness[:, None]
+    # One measure for all: worths and ranks are different currencies, and whoever is paid in ranks beside worths is squeezed.
+    looks = bool(known.any())
+    weight = _worths(setting, length, ranks, ranks**tuning.guess) if looks else ranks**tuning.order
+    evenness = 1.0 if looks else tuning.evenness
+    return (weight * _importance(setting, left_s, tuning))[:, None] * effective_speed(setting, left_s, tuning) ** evenness
 
 
 def _left_s(setting: Setting) -> Floats:

@@ -1,0 +1,88 @@
+"""Two agents at two addresses of this machine: what several hosts do, without a network of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from launching import SOURCE, stretto
+
+from tests.hosts.cluster import Job, paced
+from tests.hosts.loopback import Loopback, start
+from tests.stores.places import free_port
+
+pytestmark = pytest.mark.timeout(300)
+SECRET = {"STRETTO_STORE_TOKEN": "0123456789abcdef0123456789abcdef"}
+
+
+@pytest.fixture
+def near(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    made: list[Job] = []
+
+    def job(text: str) -> Job:
+        made.append(Loopback(tmp_path, f"tcp://127.0.0.1:{free_port()}").job(text))
+        return made[-1]
+
+    yield job
+    for one in made:
+        one.stop()
+
+
+# ---- a worker that hands the state on to its neighbours
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_newcomer_that_dies_while_it_hands_the_state_on_costs_the_job_nothing(near: Callable[..., Job], dies: bool) -> None:
+    one = near(paced(epochs=10))
+    start(one, "h1", "--slots", "1", workers="3", env=SECRET)
+    start(one, "h2", "--slots", "2", workers="3", env={**SECRET, **({"STRETTO_FAILPOINT": "hand-on:1:h2.w0"} if dies else {})})
+    one.until_workers(3)
+    assert [event.worker for event in one.events("died")] == (["h2.w0"] if dies else [])
+    assert one.finish() == one.cluster.reference(one)
+
+
+# ---- a clock that jumps
+
+JUMPING = """
+import time
+real, monotonic = time.time, time.monotonic
+time.time = lambda: real() + (3600.0, -3600.0, 0.0, 1e6)[int(monotonic() * 4) % 4]
+"""
+
+
+def test_clocks_that_jump_by_hours_cost_no_lease_and_no_step(near: Callable[..., Job], tmp_path: Path) -> None:
+    folder = tmp_path / "jumping"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(JUMPING)
+    jumping = {**SECRET, "PYTHONPATH": f"{folder}:{SOURCE}"}
+    one = near(paced(epochs=120))
+    start(one, "h1", "--slots", "1", env=jumping)
+    start(one, "h2", "--slots", "1", env=jumping)
+    one.until_workers(2)
+    one.until_more(60)
+    told = [record.t for record in one.agents[0].records()]
+    assert any(later < earlier - 3000 for earlier, later in pairwise(told)), "the clock does not jump in this test"
+    assert one.finish() == one.cluster.reference(one)
+    assert not one.events("died", "broken", "lost", "restarted"), one.events("died", "broken", "lost", "restarted")
+    assert all(0 < agent.result["seconds"] < 3000 for agent in one.agents)
+    assert one.audit().returncode == 0, one.audit().stdout
+
+
+# ---- what is for one machine
+
+
+@pytest.mark.parametrize("where", [("--store", "etcd://127.0.0.1:1", "--job", "digits"), ("--hosts", "nonesuch1,nonesuch2")])
+@pytest.mark.parametrize(("option", "said"), [
+    (("--replay", "earlier"), "--replay earlier repeats a run on one machine, to the same digest however many hosts it had"),
+    (("--restart-mode", "torchrun"), "--restart-mode torchrun starts its workers on one machine"),
+])
+def test_replay_and_restart_mode_are_refused_at_once(
+    tmp_path: Path, where: tuple[str, ...], option: tuple[str, str], said: str
+) -> None:
+    (tmp_path / "train.py").write_text(paced())
+    done = stretto("run", *where, *option, "train.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr and f"leave out {where[0]}" in done.stderr
+    assert not (tmp_path / "runs").exists()
