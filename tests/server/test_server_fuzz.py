@@ -41,6 +41,8 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str,
     assert line, errors.read_text()
     url, token = json.loads(line)
     until(lambda: _ready(url), what="the server is ready")
+    # Whoever sends the requests waits ten seconds for the document and no longer, on a machine that may be very busy.
+    httpx.get(f"{url}/v1/openapi.json", headers={"Authorization": f"Bearer {token}"}, timeout=120, trust_env=False)
     yield url, token, process.pid, errors
     process.terminate()
     process.wait(30)

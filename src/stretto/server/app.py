@@ -156,10 +156,13 @@ def create_app(server: Server, *, port: int) -> FastAPI:
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await server.start()
+        # A third of a second of work, which would otherwise be done while the first who asks for it, and everybody else, waits.
+        described = asyncio.create_task(asyncio.to_thread(app.openapi))
         try:
             yield
         finally:
             await server.stop()
+            await described
 
     app = FastAPI(
         title="stretto", version=VERSION, lifespan=lifespan, openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None,
