@@ -29,17 +29,22 @@ ratios; the absolute times are those of the machine named with each table. Where
 """
 
 REASONS = {
-    "checkpoint": """Why it costs more than 5%: both cores are busy with training, so a save has none of its own. A worker's half of
-the state (600 MB) takes 0.14 s of CPU to copy, 0.46 s to hash and 1.3 s to write through the page cache and out to the disk, together
-4.8% of a window of 20 steps (40 s). Writing without the page cache would save most of the last part; it is not done yet.""",
-    "policies": """What is missed, and why. With nothing known of lengths, `goodput` serves by attained service, and the long jobs that
-make up half of the total wait no less than under `pollux`; what finished jobs of the same application took (`goodput+history`) brings
-it below its bar. With known lengths short jobs go first on sizes where they are fastest: that uses 3 to 10% more slot-hours than
-`pollux`, which the longest jobs wait for, so the makespan grows by 1 to 9%, and the worst finish-time fairness is that of single jobs
-which a better average is paid with (at load 2.0 `pollux` has such a job itself).""",
-    "noise": """What can be told of the cost: a measured step takes two sweeps over gradients and second moments (52 ms each here, one
-step in 16), every step half a norm of the gradient (6 ms): 0.9% of a step. Seven turns on a machine whose neighbouring turns differ by
-several per cent do not resolve that.""",
+    "checkpoint": """\
+Why it costs more than 5%: both cores are busy with training, so a save has none of its own. A worker's half of the
+state (600 MB) takes 0.14 s of CPU to copy, 0.46 s to hash and 1.3 s to write through the page cache and out to the
+disk, together 4.8% of a window of 20 steps (40 s). Writing without the page cache would save most of the last part;
+it is not done yet.""",
+    "policies": """\
+What is missed, and why. With nothing known of lengths, `goodput` serves by attained service, and the long jobs that
+make up half of the total wait no less than under `pollux`; what finished jobs of the same application took
+(`goodput+history`) brings it below its bar. With known lengths short jobs go first on sizes where they are fastest:
+that uses 3 to 10% more slot-hours than `pollux`, which the longest jobs wait for, so the makespan grows by 1 to 9%,
+and the worst finish-time fairness is that of single jobs which a better average is paid with (at load 2.0 `pollux`
+has such a job itself).""",
+    "noise": """\
+What can be told of the cost: a measured step takes two sweeps over gradients and second moments (52 ms each here, one
+step in 16), every step half a norm of the gradient (6 ms): 0.9% of a step. Seven turns on a machine whose
+neighbouring turns differ by several per cent do not resolve that.""",
 }
 """What profiles have shown of bars that are missed; shown only while one of that benchmark is."""
 
