@@ -41,12 +41,15 @@ make up half of the total wait no less than under `pollux`; what finished jobs o
 that uses 3 to 10% more slot-hours than `pollux`, which the longest jobs wait for, so the makespan grows by 1 to 9%,
 and the worst finish-time fairness is that of single jobs which a better average is paid with (at load 2.0 `pollux`
 has such a job itself).""",
-    "noise": """\
-What can be told of the cost: a measured step takes two sweeps over gradients and second moments (52 ms each here, one
-step in 16), every step half a norm of the gradient (6 ms): 0.9% of a step. Seven turns on a machine whose
-neighbouring turns differ by several per cent do not resolve that.""",
 }
 """What profiles have shown of bars that are missed; shown only while one of that benchmark is."""
+REMARKS = {
+    "noise": """\
+Two runs of seven turns on 2026-11-16 gave 1.056 and 0.926 (the table is the later one): neighbouring turns of this
+machine differ by more than what is measured. By CPU time, a measured step takes two sweeps over gradients and second
+moments (52 ms each, one step in 16), and every step half a norm of the gradient (6 ms): 0.9% of a step.""",
+}
+"""What a table alone would not say."""
 
 
 def read() -> dict[str, dict[str, Any]]:
@@ -75,6 +78,8 @@ def page(documents: dict[str, dict[str, Any]]) -> str:
     for name, document in documents.items():
         parts += [f"## {name}\n", where(document) + "\n", "\n".join(table(document["rows"])) + "\n"]
         parts += ["\n".join(f"- {note}" for note in document["notes"]) + "\n"] if document.get("notes") else []
+        if name in REMARKS:
+            parts.append(REMARKS[name] + "\n")
         if name in REASONS and any(row["holds"] is False for row in document["rows"]):
             parts.append(REASONS[name] + "\n")
     return "\n".join(parts)
