@@ -331,6 +331,7 @@ def test_a_life_that_nobody_wants_any_more_is_stopped_by_the_next_server(tmp_pat
             made = client.submit(job("stray", **LONG)).id
             until(lambda: state(client, made) == "running", what="it runs")
         server.kill()
+        assert any("life-" in line for line in processes(server.home)), "it goes on without its server"
         with sqlite3.connect(server.home / "server.db") as database:
             database.execute("delete from jobs")
         server.start()

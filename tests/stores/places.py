@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,11 +25,11 @@ ANSWER_S = 20.0
 """Generous: the machine that runs the tests may be busy."""
 
 
-class Place:
+class Place(ABC):
     """Somewhere to connect to; `forget` makes the store drop the history up to now."""
 
-    def client(self) -> Store:
-        raise NotImplementedError
+    @abstractmethod
+    def client(self) -> Store: ...
 
     async def forget(self, store: Store) -> None:
         """The embedded stores remember the last `HISTORY` changes only."""

@@ -28,8 +28,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 MESSAGE_BYTES = 65536
 FDS = 4
 """A worker's descriptors, in this order: link, beat, standard output, standard error."""
-_MALLOC = {-1: 1 << 30, -3: 32 << 20, -2: 64 << 20}
-"""glibc's M_TRIM_THRESHOLD, M_MMAP_THRESHOLD (at most 32 MB) and M_TOP_PAD for workers: see `_keep_memory`."""
+_MALLOC = {"MALLOC_TRIM_THRESHOLD_": (-1, 1 << 30), "MALLOC_MMAP_THRESHOLD_": (-3, 32 << 20), "MALLOC_TOP_PAD_": (-2, 64 << 20)}
+"""What glibc is told for workers (`_keep_memory`): the variable that a user would set, mallopt's number for it, and the value."""
 WARM = ("torch", "torch.distributed", "torch.utils.data", "torch._dynamo", "numpy", "stretto.train.worker")
 """What workers need anyway. torch._dynamo is here because every optimizer imports it at its first step."""
 
@@ -174,14 +174,14 @@ def _keep_memory() -> None:
     """Workers keep what they free for the next step.
 
     By default glibc gives blocks of a gradient's size back to the kernel and asks for them again in every step, and every page
-    of them is then cleared anew: a tenth of a convolutional network's step. Whoever has set MALLOC_… variables has decided
-    already; another C library has no mallopt, and stays as it is.
+    of them is then cleared anew: a tenth of a convolutional network's step. Whoever has set one of the variables for it has
+    decided already; another C library has no mallopt, and stays as it is.
     """
-    if any(name.startswith("MALLOC_") for name in os.environ):
+    if any(name in os.environ for name in _MALLOC) or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", ""):
         return
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
-        for parameter, value in _MALLOC.items():
+        for parameter, value in _MALLOC.values():
             mallopt(parameter, value)
 
 
