@@ -1,6 +1,6 @@
 /** One chart: uPlot, the page's colours, values of the point under the cursor, arrow keys, zoom by dragging. */
 
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import { onScheme, styled } from "../lib/colours";
 import { clockTick, figure, moment, whole } from "../lib/format";
@@ -49,7 +49,8 @@ export function Chart(props: ChartProps) {
   const latest = useRef(props);
   latest.current = props;
 
-  useEffect(() => {
+  // Before anything else happens: a plot of other lines than those of the props must not be drawn.
+  useLayoutEffect(() => {
     const holder = box.current!;
     const plot = new uPlot(options(lines, x, log, together, holder.clientWidth), latest.current.data(), holder);
     let zoom: { min: number; max: number } | null = null;
@@ -76,7 +77,7 @@ export function Chart(props: ChartProps) {
         paint(draw);
       }, wait);
     };
-    plot.hooks.drawClear = [() => finer(plot, latest.current.lines)];
+    plot.hooks.drawClear = [() => finer(plot, lines)];
     plot.hooks.setCursor = [show];
     plot.hooks.setSelect = [
       () => {
