@@ -31,8 +31,8 @@ def work(rank: int, world: int, port: int, megabytes: int, turns: int, out: Path
 
     from stretto.core.roster import Member, Roster
     from stretto.core.slices import cover, deal
-    from stretto.train.exchange import Exchange
-    from stretto.train.group import Group, Rendezvous
+    from stretto.train.reduce.exchange import Exchange
+    from stretto.train.reduce.group import Group, Rendezvous
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)

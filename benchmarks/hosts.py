@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.process import BIN, PYTHON, Process, finish, launch, wait_for
 from benchmarks.report import Row, at_most, inform, publish
 from benchmarks.trail import Mark, pause_s, read, step_s
-from stretto.agent.folder import RunFolder, every
+from stretto.agent.records.folder import RunFolder, every
 from stretto.core.journal import RosterLine, Switch
 from tests.hosts.allowed import missing
 from tests.hosts.etcd import Etcd

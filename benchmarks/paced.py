@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.process import BIN, finish, launch
-from stretto.agent.folder import RunFolder
+from stretto.agent.records.folder import RunFolder
 from stretto.core.journal import Commit, Event, Record
 
 LIMIT_S = 1800.0

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from experiments.tasks import ROOT
-from stretto.agent.folder import RunFolder
+from stretto.agent.records.folder import RunFolder
 from stretto.core.journal import Commit
 
 WORKERS = (1, 2, 4)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stretto.agent.control import ask
-from stretto.agent.folder import RunFolder
+from stretto.agent.records.folder import RunFolder
 from stretto.core.errors import UsageError
 from stretto.core.journal import Commit, Event, Record
 

@@ -53,7 +53,7 @@ def test_an_import_from_a_lower_room_into_a_higher_one_is_caught(copy: Path, roo
 
 @pytest.mark.parametrize("statement", [
     "import stretto.core.roster, stretto.core.slices, stretto.core.errors",
-    "import stretto.membership.seat, stretto.membership.store",
+    "import stretto.membership.seat, stretto.membership.stores.store",
     "import stretto.cli.main",
 ])
 def test_what_trains_nothing_loads_no_torch(statement: str) -> None:

@@ -16,8 +16,8 @@ import torch.distributed as dist
 
 from stretto.core.roster import Member, Roster
 from stretto.core.slices import deal
-from stretto.train.exchange import Exchange
-from stretto.train.group import Group, Rendezvous
+from stretto.train.reduce.exchange import Exchange
+from stretto.train.reduce.group import Group, Rendezvous
 
 
 def main(rank: int, turns: int, size: int, document: str) -> None:

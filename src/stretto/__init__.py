@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from stretto.batching.rules import SqrtScale as SqrtScale
     from stretto.core.errors import StrettoError as StrettoError
     from stretto.server.client import Client as Client
+    from stretto.train.entry.joining import join as join
+    from stretto.train.entry.stopping import on_load as on_load
+    from stretto.train.entry.stopping import on_save as on_save
+    from stretto.train.entry.stopping import should_stop as should_stop
     from stretto.train.job import Job as Job
-    from stretto.train.joining import join as join
-    from stretto.train.stopping import on_load as on_load
-    from stretto.train.stopping import on_save as on_save
-    from stretto.train.stopping import should_stop as should_stop
 
 _HOMES = {
-    "join": "stretto.train.joining",
+    "join": "stretto.train.entry.joining",
     "Job": "stretto.train.job",
     "StrettoError": "stretto.core.errors",
-    "should_stop": "stretto.train.stopping",
-    "on_save": "stretto.train.stopping",
-    "on_load": "stretto.train.stopping",
+    "should_stop": "stretto.train.entry.stopping",
+    "on_save": "stretto.train.entry.stopping",
+    "on_load": "stretto.train.entry.stopping",
     "PerWorker": "stretto.batching.plans",
     "Adaptive": "stretto.batching.plans",
     "AdaScale": "stretto.batching.rules",

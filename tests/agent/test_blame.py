@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stretto.agent.blame import Crash, Ledger
-from stretto.agent.budget import BACKOFF_MOST_S, Budget
+from stretto.agent.workers.blame import Crash, Ledger
+from stretto.agent.workers.budget import BACKOFF_MOST_S, Budget
 
 CRASH = Crash("w0", 12, "ValueError", "a hole", "Traceback: …")
 

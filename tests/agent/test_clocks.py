@@ -13,8 +13,8 @@ WALL = {"time", "time_ns", "localtime", "gmtime", "now", "utcnow", "today"}
 CLOCKS = ("time", "datetime", "date")
 WRITTEN_DOWN = {
     "agent/hosts/joining.py:_enter": "when the job began, for people",
-    "agent/journal.py:write": "every line's time, for people",
-    "agent/record.py:warn": "the same",
+    "agent/records/journal.py:write": "every line's time, for people",
+    "agent/records/record.py:warn": "the same",
     "agent/run.py:open_run": "when the run was made, for people",
     "train/checkpoint/catalog.py:claim": "since when a run has this place, for people",
     "train/checkpoint/saver.py:_commit": "when a checkpoint was made, for people",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stretto.agent.control import LINE_BYTES, Control, alive, ask
-from stretto.agent.folder import RunFolder, write_json
+from stretto.agent.records.folder import RunFolder, write_json
 from stretto.core.errors import UsageError
 
 

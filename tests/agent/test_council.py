@@ -9,9 +9,9 @@ from typing import Any
 
 from stretto.agent.council import Asked, Council
 from stretto.core.roster import Roster
-from stretto.membership.embedded import EmbeddedStore
 from stretto.membership.status import Phase, WorkerStatus
-from stretto.membership.store import StoreError
+from stretto.membership.stores.embedded import EmbeddedStore
+from stretto.membership.stores.store import StoreError
 from stretto.membership.timing import Timing
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from launching import environment
 
-from stretto.agent import journal as journals
-from stretto.agent.journal import Journal
+from stretto.agent.records import journal as journals
+from stretto.agent.records.journal import Journal
 from stretto.core.journal import Commit, Event, Parser, Resume, Switch, lives, parse
 
 
@@ -118,7 +118,7 @@ def test_when_there_is_room_again_nothing_was_lost(tmp_path: Path) -> None:
     program = """
         import resource, signal, sys
         from pathlib import Path
-        from stretto.agent import journal as journals
+        from stretto.agent.records import journal as journals
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         journals.RETRY_S = 0.0
         told = []

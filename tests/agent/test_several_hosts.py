@@ -24,8 +24,8 @@ from stretto.core.errors import UsageError
 from stretto.core.journal import Commit, End, EpochEnd, LoaderLine, Record, Resume, Start
 from stretto.core.merging import merge
 from stretto.membership import keys
-from stretto.membership.embedded import EmbeddedStore
-from stretto.membership.store import Put
+from stretto.membership.stores.embedded import EmbeddedStore
+from stretto.membership.stores.store import Put
 
 
 def commit(step: int, *, first: int | None = None) -> Commit:

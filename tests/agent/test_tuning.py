@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stretto.agent.autoscaler import SKIPPED, Autoscaler
-from stretto.agent.straggling import MOST_REPLACED, Straggling
+from stretto.agent.sizing.autoscaler import SKIPPED, Autoscaler
+from stretto.agent.sizing.straggling import MOST_REPLACED, Straggling
 from stretto.batching import stragglers
 from stretto.batching.autoscale import Config, Efficiency
 from stretto.core.errors import UsageError

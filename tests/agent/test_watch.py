@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stretto.agent.watch import FROZEN_S, LOST_S, ROUND_S, SLICE_FACTOR, SLICE_S, Limits, Verdict, judge
+from stretto.agent.workers.watch import FROZEN_S, LOST_S, ROUND_S, SLICE_FACTOR, SLICE_S, Limits, Verdict, judge
 from stretto.core.beat import BEAT_S, Activity, Pulse
 
 NOW = 1000.0

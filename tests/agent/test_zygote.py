@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from launching import GUARD_S, SOURCE, gone
 
-from stretto.agent.forks import Descriptors, ForkServer, describe_exit
+from stretto.agent.workers.forks import Descriptors, ForkServer, describe_exit
 from stretto.core.beat import SIZE, BeatReader
 
 SCRIPT = """

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from launching import environment
 
-from stretto.agent.folder import RunFolder, write_json
+from stretto.agent.records.folder import RunFolder, write_json
 from stretto.cli import main as command_line
 from stretto.cli.verbs import VERBS
 from stretto.core.errors import UsageError

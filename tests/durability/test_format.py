@@ -26,7 +26,7 @@ from stretto.train.checkpoint.layout import deal, width
 from stretto.train.checkpoint.reader import load
 from stretto.train.checkpoint.snapshot import Memory, describe
 from stretto.train.checkpoint.vault import LocalVault
-from stretto.train.state import flatten, unflatten
+from stretto.train.sharing.state import flatten, unflatten
 
 IDENTITY = Identity(seed=0, slices=8, loaders=({"batch": 16},), plan={}, fingerprint={"threads": 1}, version="0.1.0",
                     objects=(Shared("model", "Linear", True), Shared("optimizer", "AdamW", False)))

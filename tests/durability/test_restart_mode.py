@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from launching import Launched, environment, gone, stretto
 
-from stretto.agent.folder import RunFolder
+from stretto.agent.records.folder import RunFolder
 from stretto.core.journal import Switch
 
 SCRIPTS = Path(__file__).parent / "scripts"

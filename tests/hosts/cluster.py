@@ -16,7 +16,7 @@ from typing import Any
 
 from launching import GUARD_S, environment, script
 
-from stretto.agent.folder import RunFolder
+from stretto.agent.records.folder import RunFolder
 from stretto.core.journal import Commit, Event, Record, RosterLine, Switch
 from tests.hosts.allowed import missing
 from tests.hosts.etcd import Etcd

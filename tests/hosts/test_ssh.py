@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from launching import GUARD_S, environment
 
-from stretto.agent.folder import RunFolder, every
+from stretto.agent.records.folder import RunFolder, every
 from stretto.core.journal import Commit
 from tests.hosts.cluster import Cluster, paced, unavailable
 from tests.hosts.sshd import Sshd

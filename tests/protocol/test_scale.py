@@ -9,8 +9,8 @@ import pytest
 from stretto.membership import keys
 from stretto.membership.leader import Office, look, next_writes
 from stretto.membership.status import Phase, WorkerStatus
-from stretto.membership.store import Guard, Put
-from stretto.membership.table import Table
+from stretto.membership.stores.store import Guard, Put
+from stretto.membership.stores.table import Table
 from stretto.membership.timing import Absences, Timing
 
 PER_AGENT = 8

@@ -15,10 +15,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from stretto.membership.embedded import EmbeddedStore
-from stretto.membership.etcd import EtcdOptions, EtcdStore
-from stretto.membership.store import Store, StoreError
-from stretto.membership.tcp import StoreServer, TcpStore
+from stretto.membership.stores.embedded import EmbeddedStore
+from stretto.membership.stores.etcd import EtcdOptions, EtcdStore
+from stretto.membership.stores.store import Store, StoreError
+from stretto.membership.stores.tcp import StoreServer, TcpStore
 
 HISTORY = 50
 ANSWER_S = 20.0
@@ -33,7 +33,7 @@ class Place(ABC):
 
     async def forget(self, store: Store) -> None:
         """The embedded stores remember the last `HISTORY` changes only."""
-        from stretto.membership.store import Put
+        from stretto.membership.stores.store import Put
 
         for turn in range(HISTORY + 1):
             await store.commit([Put("noise", str(turn))])

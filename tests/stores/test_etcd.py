@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from stretto.core.errors import UsageError
-from stretto.membership.etcd import EtcdOptions, EtcdStore
-from stretto.membership.store import Put, StoreError
+from stretto.membership.stores.etcd import EtcdOptions, EtcdStore
+from stretto.membership.stores.store import Put, StoreError
 from tests.stores.places import ANSWER_S, Etcd, EtcdProcess, certificates, eventually, free_port
 
 pytestmark = pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed: apt-get install etcd-server")
@@ -153,8 +153,8 @@ def test_a_url_says_everything_and_wrong_ones_say_what_is_wrong() -> None:
 
 FORKING = """
 import asyncio, os, sys
-from stretto.membership.etcd import EtcdOptions, EtcdStore
-from stretto.membership.store import Put
+from stretto.membership.stores.etcd import EtcdOptions, EtcdStore
+from stretto.membership.stores.store import Put
 async def main():
     store = EtcdStore(EtcdOptions((sys.argv[1],), prefix="fork/", answer_s=20))
     await store.commit([Put("k", "1")])

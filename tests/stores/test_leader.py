@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 from stretto.membership import keys
-from stretto.membership.embedded import EmbeddedStore
 from stretto.membership.leader import Leader
-from stretto.membership.mirror import Mirror
 from stretto.membership.presence import Presence
 from stretto.membership.protocol import Phase, WorkerStatus
-from stretto.membership.store import Guard, Put, Store
+from stretto.membership.stores.embedded import EmbeddedStore
+from stretto.membership.stores.mirror import Mirror
+from stretto.membership.stores.store import Guard, Put, Store
 from stretto.membership.timing import Timing
 
 QUICK = Timing().scaled(0.25)

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from stretto.membership.mirror import Mirror
-from stretto.membership.store import Change, Compacted, Guard, Put, Store
+from stretto.membership.stores.mirror import Mirror
+from stretto.membership.stores.store import Change, Compacted, Guard, Put, Store
 from tests.stores.places import EtcdProcess, Place, opened
 
 Story = Callable[[Place, Store], Awaitable[None]]

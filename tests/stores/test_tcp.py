@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from stretto.core.errors import Refused
-from stretto.membership.embedded import EmbeddedStore
-from stretto.membership.store import Put, StoreError
-from stretto.membership.tcp import StoreServer, TcpStore, proof
+from stretto.membership.stores.embedded import EmbeddedStore
+from stretto.membership.stores.store import Put, StoreError
+from stretto.membership.stores.tcp import StoreServer, TcpStore, proof
 from tests.stores.places import ANSWER_S, Tcp, certificates, eventually, free_port
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from stretto.batching.plans import Adaptive, PerWorker
 from stretto.core.errors import ScriptError
-from stretto.train.asked import asked_batch, asked_slices
+from stretto.train.data.asked import asked_batch, asked_slices
 
 SCRIPT = """
 import sys, torch, stretto

@@ -16,8 +16,8 @@ import torch
 from stretto.core.errors import Broken
 from stretto.core.roster import Member, Roster
 from stretto.core.slices import Span, cover, deal, split
-from stretto.train.exchange import Exchange
-from stretto.train.group import Group, Rendezvous
+from stretto.train.reduce.exchange import Exchange
+from stretto.train.reduce.group import Group, Rendezvous
 
 torch.set_num_threads(1)
 

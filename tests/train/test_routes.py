@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from stretto.core.roster import Member, Roster
 from stretto.core.slices import deal
-from stretto.train import transfer
-from stretto.train.group import Group
-from stretto.train.routes import Routes
+from stretto.train.reduce.group import Group
+from stretto.train.sharing import transfer
+from stretto.train.sharing.routes import Routes
 from tests.train.test_group import Members
 
 PIECES = 12

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import Dataset, TensorDataset
 
-from stretto.train.permutation import Permutation
+from stretto.train.data.permutation import Permutation
+from stretto.train.data.samples import Ahead, Source, Wanted, cut
 from stretto.train.randomness import mix
-from stretto.train.samples import Ahead, Source, Wanted, cut
 
 
 @given(st.integers(1, 3000), st.integers(0, 1 << 40), st.integers(0, 100))

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from stretto.core.errors import Refused, ScriptError
-from stretto.train.shared import Shared
-from stretto.train.state import digest, empty, flatten, load, spec, unflatten
-from stretto.train.transfer import PIECE_BYTES, SMALL_BYTES, pieces
+from stretto.train.sharing.shared import Shared
+from stretto.train.sharing.state import digest, empty, flatten, load, spec, unflatten
+from stretto.train.sharing.transfer import PIECE_BYTES, SMALL_BYTES, pieces
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),

@@ -15,8 +15,8 @@ import pytest
 from stretto.core.errors import Broken
 from stretto.core.roster import Member, Roster
 from stretto.core.slices import Span
-from stretto.train.group import Group, Rendezvous
-from stretto.train.link import Link
+from stretto.train.entry.link import Link
+from stretto.train.reduce.group import Group, Rendezvous
 from stretto.train.team import NEWCOMERS_S, Team
 
 GUARD_S = 60.0

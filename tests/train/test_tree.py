@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.core.slices import Span, cover, deal, split, weigh
-from stretto.train.exchange import aligned, segments
-from stretto.train.tree import CHUNK, Flat, program
+from stretto.train.reduce.exchange import aligned, segments
+from stretto.train.reduce.tree import CHUNK, Flat, program
 
 slices = st.integers(1, 40)
 

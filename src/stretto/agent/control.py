@@ -12,7 +12,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from stretto.agent.folder import RunFolder, write_json
+from stretto.agent.records.folder import RunFolder, write_json
 from stretto.core.errors import StrettoError, UsageError
 
 LINE_BYTES = 65536

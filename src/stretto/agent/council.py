@@ -14,10 +14,10 @@ from typing import Any, Protocol
 from stretto.core.roster import Roster
 from stretto.membership import keys
 from stretto.membership.leader import Leader
-from stretto.membership.mirror import Mirror
 from stretto.membership.presence import Presence
 from stretto.membership.status import Phase, WorkerStatus
-from stretto.membership.store import Guard, Put, Store, StoreError
+from stretto.membership.stores.mirror import Mirror
+from stretto.membership.stores.store import Guard, Put, Store, StoreError
 from stretto.membership.timing import Timing
 
 ALONE = Timing(lease_s=86_400.0, fence_s=10 * 86_400.0)

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from stretto.agent.blame import Failure
 from stretto.agent.outcome import Outcome
+from stretto.agent.workers.blame import Failure
 
 
 class Ending:

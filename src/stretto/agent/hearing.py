@@ -7,11 +7,11 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from stretto.agent.blame import Crash
-from stretto.agent.fingerprints import differences
-from stretto.agent.link import Message, misread
-from stretto.agent.watch import Verdict
-from stretto.agent.worker import Worker
+from stretto.agent.workers.blame import Crash
+from stretto.agent.workers.fingerprints import differences
+from stretto.agent.workers.link import Message, misread
+from stretto.agent.workers.watch import Verdict
+from stretto.agent.workers.worker import Worker
 from stretto.membership.status import Phase
 
 if TYPE_CHECKING:

@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stretto.agent.budget import Budget
-from stretto.agent.folder import RunFolder
 from stretto.agent.hosts.joining import Joined
 from stretto.agent.options import RunOptions
 from stretto.agent.outcome import Outcome
-from stretto.agent.record import Recorder
+from stretto.agent.records.folder import RunFolder
+from stretto.agent.records.record import Recorder
 from stretto.agent.saving import Checkpoints
 from stretto.agent.supervisor import Supervisor
+from stretto.agent.workers.budget import Budget
 from stretto.core.errors import UsageError
 from stretto.core.journal import Resume, Start
 from stretto.core.version import VERSION

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.agent.blame import Failure
+from stretto.agent.workers.blame import Failure
 
 FAILED = 1
 INTERRUPTED = 130

@@ -10,16 +10,16 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
-from stretto.agent.board import open_board
 from stretto.agent.control import Control
 from stretto.agent.draining import drain
-from stretto.agent.folder import RunFolder, create, discard, write_json
 from stretto.agent.hosts.abroad import Abroad, enter
 from stretto.agent.lives import Held, Life, Lives, later
 from stretto.agent.options import RunOptions
 from stretto.agent.outcome import FAILED, Outcome
-from stretto.agent.record import Observer, Recorder, Silent
-from stretto.agent.restarting import Restarter
+from stretto.agent.records.board import open_board
+from stretto.agent.records.folder import RunFolder, create, discard, write_json
+from stretto.agent.records.record import Observer, Recorder, Silent
+from stretto.agent.restart.restarting import Restarter
 from stretto.core.errors import UsageError
 from stretto.core.version import VERSION
 

@@ -14,29 +14,29 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
-from stretto.agent.blame import Failure, Ledger, exit_code_of
-from stretto.agent.budget import Budget
 from stretto.agent.council import Asked, Council
 from stretto.agent.ending import Ending
-from stretto.agent.folder import RunFolder
-from stretto.agent.forks import ForkServer, describe_exit
 from stretto.agent.hearing import Hearing, too_many
 from stretto.agent.hosts.joining import Joined
 from stretto.agent.hosts.part import Part
-from stretto.agent.link import Message
 from stretto.agent.options import RunOptions
 from stretto.agent.outcome import INTERRUPTED, STOPPED, Outcome
-from stretto.agent.patrol import patrol
-from stretto.agent.postmortem import examine, poisoned
-from stretto.agent.record import Recorder
+from stretto.agent.records.folder import RunFolder
+from stretto.agent.records.record import Recorder
+from stretto.agent.sizing.tuning import Tuning
 from stretto.agent.standing import standing
-from stretto.agent.tuning import Tuning
-from stretto.agent.watch import Limits, Verdict
-from stretto.agent.worker import Worker, prepare
+from stretto.agent.workers.blame import Failure, Ledger, exit_code_of
+from stretto.agent.workers.budget import Budget
+from stretto.agent.workers.forks import ForkServer, describe_exit
+from stretto.agent.workers.link import Message
+from stretto.agent.workers.patrol import patrol
+from stretto.agent.workers.postmortem import examine, poisoned
+from stretto.agent.workers.watch import Limits, Verdict
+from stretto.agent.workers.worker import Worker, prepare
 from stretto.core.errors import JobFailed, UsageError
 from stretto.core.roster import Roster
-from stretto.membership.embedded import EmbeddedStore
 from stretto.membership.status import Phase
+from stretto.membership.stores.embedded import EmbeddedStore
 
 
 class Supervisor:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer import Exit
 
-from stretto.agent.folder import RunFolder, every
+from stretto.agent.records.folder import RunFolder, every
 from stretto.cli.common import Json, Runs, emit, folder_of, runs_folder
 from stretto.core.audit import FINDINGS, Audit, audit
 from stretto.core.errors import RunNotFound, UsageError

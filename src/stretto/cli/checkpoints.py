@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from stretto.agent.folder import RunFolder
 from stretto.agent.options import RunOptions
+from stretto.agent.records.folder import RunFolder
 from stretto.cli.common import Json, Run, Runs, emit, folder_of
 from stretto.core.errors import UsageError
 from stretto.train.checkpoint.catalog import Entry, entries

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from stretto.agent.control import alive, ask
-from stretto.agent.folder import RunFolder, find
+from stretto.agent.records.folder import RunFolder, find
 from stretto.core.errors import UsageError
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The run's name, or its folder.", show_default=False)]

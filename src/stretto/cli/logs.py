@@ -12,7 +12,7 @@ from typing import Annotated
 from typer import Option
 
 from stretto.agent.control import alive
-from stretto.agent.folder import RunFolder
+from stretto.agent.records.folder import RunFolder
 from stretto.cli.common import Run, Runs, folder_of
 from stretto.core.errors import UsageError
 

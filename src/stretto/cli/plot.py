@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import matplotlib
 from typer import Argument, Option
 
-from stretto.agent.folder import RunFolder, find
+from stretto.agent.records.folder import RunFolder, find
 from stretto.cli.common import Runs, runs_folder
 from stretto.core.errors import UsageError
 from stretto.core.journal import Commit, Event, Record, Switch, lives

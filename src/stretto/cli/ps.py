@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from typer import Option
 
-from stretto.agent.folder import every
+from stretto.agent.records.folder import every
 from stretto.cli.common import Json, Runs, emit, runs_folder, standing
 
 SHOWN = 20

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from typer import Exit
 
-from stretto.agent import replaying
-from stretto.agent.folder import RunFolder
 from stretto.agent.options import RunOptions
 from stretto.agent.outcome import Outcome
-from stretto.agent.record import Observer
+from stretto.agent.records import replaying
+from stretto.agent.records.folder import RunFolder
+from stretto.agent.records.record import Observer
 from stretto.agent.run import open_run, run
 
 Watch = Callable[[RunFolder, Callable[[Observer], Outcome]], None]

@@ -6,11 +6,11 @@ import asyncio
 import os
 from dataclasses import dataclass
 
-from stretto.agent.folder import RunFolder, create, write_json
 from stretto.agent.options import RunOptions
 from stretto.agent.outcome import Outcome
-from stretto.agent.record import Observer
-from stretto.agent.restarting import one_node, processes
+from stretto.agent.records.folder import RunFolder, create, write_json
+from stretto.agent.records.record import Observer
+from stretto.agent.restart.restarting import one_node, processes
 from stretto.agent.run import run_restarting
 from stretto.core.errors import UsageError
 from stretto.core.version import VERSION

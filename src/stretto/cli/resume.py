@@ -11,9 +11,9 @@ from typing import Annotated
 from typer import Option
 
 from stretto.agent.control import alive
-from stretto.agent.folder import RunFolder
 from stretto.agent.lives import next_life
 from stretto.agent.options import RunOptions, parse_workers
+from stretto.agent.records.folder import RunFolder
 from stretto.agent.run import run as execute
 from stretto.cli.common import Json, Run, Runs, folder_of
 from stretto.cli.run import watch

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 from typer import Argument, Exit, Option
 
-from stretto.agent.folder import RunFolder
 from stretto.agent.hosts.shared import Shared
 from stretto.agent.options import RunOptions, parse_workers
 from stretto.agent.outcome import Outcome
-from stretto.agent.record import Observer
+from stretto.agent.records.folder import RunFolder
+from stretto.agent.records.record import Observer
 from stretto.agent.run import open_run, run
 from stretto.agent.saving import KEEP, parse_checkpoints
 from stretto.cli.common import Json, Runs, folder_of, runs_folder

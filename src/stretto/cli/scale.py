@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from stretto.agent.control import ask
-from stretto.agent.folder import RunFolder
+from stretto.agent.records.folder import RunFolder
 from stretto.cli.common import Json, Run, Runs, emit, folder_of
 from stretto.core.errors import JobFailed
 

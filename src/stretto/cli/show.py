@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from stretto.agent.folder import RunFolder
+from stretto.agent.records.folder import RunFolder
 from stretto.cli.common import Json, Run, Runs, emit, folder_of, standing
 from stretto.core.journal import Event, Record, Switch
 

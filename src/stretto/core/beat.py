@@ -17,7 +17,7 @@ from collections import deque
 from dataclasses import dataclass
 
 BEAT_S = 0.1
-"""How often a living worker beats. A reader's limits are multiples of it (see `agent/watch.py`)."""
+"""How often a living worker beats. A reader's limits are multiples of it (see `agent/workers/watch.py`)."""
 
 SIZE = 256
 _BEAT = struct.Struct("@d")

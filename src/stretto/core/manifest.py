@@ -113,7 +113,7 @@ class Manifest:
     epoch: int | None
     identity: Identity
     skeleton: Any
-    """The state's structure: JSON with the places of the tensors (see `train/state.py`)."""
+    """The state's structure: JSON with the places of the tensors (see `train/sharing/state.py`)."""
     tensors: tuple[Tensor, ...]
     shards: tuple[Shard, ...]
     final: bool = False

@@ -40,7 +40,7 @@ from typing import Any
 
 from stretto.core.roster import Roster
 from stretto.membership.protocol import Action, Break, Dismiss, Fail, Lost, Phase, Publish, View, WorkerStatus
-from stretto.membership.store import Entry, Guard, Put
+from stretto.membership.stores.store import Entry, Guard, Put
 
 JOB = "job"
 LIFE = "life"

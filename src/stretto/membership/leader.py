@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from stretto.membership import keys
 from stretto.membership.keys import Entries, Write
-from stretto.membership.mirror import Mirror
 from stretto.membership.presence import Presence
 from stretto.membership.protocol import Action, View, decide, over
-from stretto.membership.store import Guard, Put, Store, StoreError
+from stretto.membership.stores.mirror import Mirror
+from stretto.membership.stores.store import Guard, Put, Store, StoreError
 from stretto.membership.targets import targets
 from stretto.membership.timing import Absences, Timing
 

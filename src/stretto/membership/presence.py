@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stretto.membership.keys import AGENTS, text
-from stretto.membership.store import Guard, Put, Store, StoreError
+from stretto.membership.stores.store import Guard, Put, Store, StoreError
 from stretto.membership.timing import Fence, Timing
 
 BATCH = 100

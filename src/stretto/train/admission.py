@@ -11,16 +11,16 @@ import torch
 from stretto.core.beat import Activity
 from stretto.core.errors import ScriptError
 from stretto.core.roster import Roster
-from stretto.train import transfer
 from stretto.train.checkpoint.edges import open_saver, resume
-from stretto.train.failpoints import failpoint
-from stretto.train.fingerprint import fingerprint
-from stretto.train.group import Group
+from stretto.train.entry.failpoints import failpoint
+from stretto.train.entry.fingerprint import fingerprint
 from stretto.train.memory import Carried
-from stretto.train.reducer import Reducer
-from stretto.train.room import Handover, spread, touched
-from stretto.train.routes import Routes
-from stretto.train.state import spec
+from stretto.train.reduce.group import Group
+from stretto.train.reduce.reducer import Reducer
+from stretto.train.sharing import transfer
+from stretto.train.sharing.room import Handover, spread, touched
+from stretto.train.sharing.routes import Routes
+from stretto.train.sharing.state import spec
 
 if TYPE_CHECKING:
     from stretto.train.job import Job

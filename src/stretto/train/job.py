@@ -13,19 +13,19 @@ from stretto.batching.rules import Rule
 from stretto.core.beat import Activity, Beat
 from stretto.core.errors import Broken, ScriptError
 from stretto.train.admission import Admission
-from stretto.train.asked import asked_batch, asked_slices
-from stretto.train.buffers import Buffers
 from stretto.train.checkpoint.saver import Saver
-from stretto.train.gradients import Gradients
-from stretto.train.link import Link, Quiet
-from stretto.train.loader import Loader, check_loader
-from stretto.train.logs import Row
+from stretto.train.data.asked import asked_batch, asked_slices
+from stretto.train.data.loader import Loader, check_loader
+from stretto.train.entry.link import Link, Quiet
 from stretto.train.memory import Carried
 from stretto.train.passes import OUTSIDE, Passes
 from stretto.train.planning import Planning
 from stretto.train.randomness import seed_all
-from stretto.train.reducer import Reducer
-from stretto.train.shared import Shared
+from stretto.train.reduce.buffers import Buffers
+from stretto.train.reduce.gradients import Gradients
+from stretto.train.reduce.logs import Row
+from stretto.train.reduce.reducer import Reducer
+from stretto.train.sharing.shared import Shared
 from stretto.train.team import Left, Team
 from stretto.train.telling import Telling
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from stretto.core.beat import Activity
 from stretto.core.errors import Broken, ScriptError
-from stretto.train.logs import average
+from stretto.train.data.samples import cut
+from stretto.train.data.step import Step
 from stretto.train.randomness import seed_all
-from stretto.train.reducer import Header
-from stretto.train.samples import cut
-from stretto.train.step import Step
+from stretto.train.reduce.logs import average
+from stretto.train.reduce.reducer import Header
 
 if TYPE_CHECKING:
     from stretto.train.job import Job

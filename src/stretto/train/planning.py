@@ -24,10 +24,10 @@ from stretto.batching.rules import Rule
 from stretto.batching.speed import Speed, Way
 
 if TYPE_CHECKING:
+    from stretto.train.data.loader import Loader
+    from stretto.train.data.step import Step
     from stretto.train.job import Job
-    from stretto.train.loader import Loader
-    from stretto.train.reducer import Header
-    from stretto.train.step import Step
+    from stretto.train.reduce.reducer import Header
 
 NAME = "stretto.batching"
 REPORT_S = 5.0

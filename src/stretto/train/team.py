@@ -15,9 +15,9 @@ from stretto.core.errors import Broken
 from stretto.core.roster import Member, Roster
 from stretto.core.slices import Span
 from stretto.membership.seat import Seat
-from stretto.train.failpoints import failpoint
-from stretto.train.group import Group, Rendezvous
-from stretto.train.link import Link
+from stretto.train.entry.failpoints import failpoint
+from stretto.train.entry.link import Link
+from stretto.train.reduce.group import Group, Rendezvous
 
 NEWCOMERS_S = 5.0
 """A member that cannot build a plan's group waits so long for its newcomers to say so before it breaks the roster it is in."""

@@ -6,12 +6,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from stretto.core.roster import Roster
-from stretto.train.failpoints import failpoint
+from stretto.train.entry.failpoints import failpoint
 
 if TYPE_CHECKING:
+    from stretto.train.data.loader import Loader
+    from stretto.train.data.step import Step
     from stretto.train.job import Job
-    from stretto.train.loader import Loader
-    from stretto.train.step import Step
 
 
 class Telling:

@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stretto.agent.control import Answer, Handler
-from stretto.agent.folder import RunFolder, write_json
 from stretto.agent.hosts.joining import Joined, card, join, retire
 from stretto.agent.hosts.reading import read_log
 from stretto.agent.hosts.wire import Listener, Unreachable, ask
 from stretto.agent.options import RunOptions
 from stretto.agent.outcome import Outcome
+from stretto.agent.records.folder import RunFolder, write_json
 from stretto.core.errors import UsageError
 from stretto.membership import keys
-from stretto.membership.store import StoreError
+from stretto.membership.stores.store import StoreError
 
 PROBES = 8
 """Agents that a newcomer proves to be reachable to, and from."""

@@ -13,7 +13,7 @@ from stretto.agent.hosts.wire import ask
 from stretto.core.errors import UsageError
 from stretto.membership import keys
 from stretto.membership.status import Phase
-from stretto.membership.store import Entry, Put, StoreError
+from stretto.membership.stores.store import Entry, Put, StoreError
 
 ASK_S = 5.0
 

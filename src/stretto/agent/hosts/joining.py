@@ -23,7 +23,7 @@ from stretto.agent.hosts.stores import Opened, open_store
 from stretto.core.errors import UsageError
 from stretto.core.version import VERSION
 from stretto.membership import keys
-from stretto.membership.store import Guard, Put, Store, StoreError
+from stretto.membership.stores.store import Guard, Put, Store, StoreError
 from stretto.membership.timing import Timing
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from stretto.agent.folder import RunFolder
+from stretto.agent.records.folder import RunFolder
 from stretto.core.errors import UsageError
 
 PIECE_BYTES = 256 << 10

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stretto.agent.folder import write_json
+from stretto.agent.records.folder import write_json
 from stretto.core.errors import UsageError
 
 CONNECT_S = 10

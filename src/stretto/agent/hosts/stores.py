@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 from stretto.agent.hosts.remedies import Remedy, remedy
 from stretto.agent.hosts.shared import TOKEN, Shared
 from stretto.core.errors import Refused, UsageError
-from stretto.membership.embedded import EmbeddedStore
-from stretto.membership.etcd import EtcdOptions, EtcdStore
-from stretto.membership.store import Change, Entry, Guard, Put, Store, StoreError
-from stretto.membership.tcp import StoreServer, TcpStore
+from stretto.membership.stores.embedded import EmbeddedStore
+from stretto.membership.stores.etcd import EtcdOptions, EtcdStore
+from stretto.membership.stores.store import Change, Entry, Guard, Put, Store, StoreError
+from stretto.membership.stores.tcp import StoreServer, TcpStore
 
 REACH_S = 8.0
 """How long a store is tried before it counts as unreachable: an agent that serves one may just be starting."""

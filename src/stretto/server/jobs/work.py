@@ -30,6 +30,6 @@ def work_of(spec: JobSpec) -> Work:
 
 
 def asked(elastic: Elastic) -> dict[str, str]:
-    """What the job's training loader is asked for (train/asked.py), as environment. `fixed` leaves it to the script."""
+    """What the job's training loader is asked for (train/data/asked.py), as environment. `fixed` leaves it to the script."""
     found = {"STRETTO_SLICES": str(elastic.slices)} if elastic.slices is not None else {}
     return found if elastic.batch == "fixed" else {**found, "STRETTO_BATCH": elastic.batch}

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from stretto.membership import keys
 from stretto.membership.leader import Leader
-from stretto.membership.mirror import Mirror
 from stretto.membership.presence import Presence
 from stretto.membership.status import Phase, WorkerStatus
+from stretto.membership.stores.mirror import Mirror
 from stretto.simulation.rosters.depot import Line
 from stretto.simulation.rosters.worker import SimWorker
 

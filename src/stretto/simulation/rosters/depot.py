@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
 from stretto.membership import keys
-from stretto.membership.store import Change, Entry, Guard, Put, StoreError
-from stretto.membership.table import Table
+from stretto.membership.stores.store import Change, Entry, Guard, Put, StoreError
+from stretto.membership.stores.table import Table
 from stretto.simulation.rosters.network import STORE, Network
 from stretto.simulation.rosters.observer import Observer
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from stretto.core.roster import Roster
 from stretto.core.slices import Span
 from stretto.membership import keys
-from stretto.membership.store import Entry, Put
+from stretto.membership.stores.store import Entry, Put
 
 if TYPE_CHECKING:
     from stretto.simulation.rosters.worker import SimWorker

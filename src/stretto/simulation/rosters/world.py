@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from stretto.membership import keys
-from stretto.membership.store import Put
+from stretto.membership.stores.store import Put
 from stretto.membership.timing import Timing
 from stretto.simulation.rosters.agent import SimAgent
 from stretto.simulation.rosters.depot import Depot

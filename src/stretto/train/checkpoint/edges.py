@@ -8,7 +8,7 @@ from stretto.core.version import VERSION
 from stretto.train.checkpoint.reader import load
 from stretto.train.checkpoint.saver import Saver, Wish
 from stretto.train.checkpoint.snapshot import identify
-from stretto.train.fingerprint import fingerprint
+from stretto.train.entry.fingerprint import fingerprint
 
 if TYPE_CHECKING:
     from stretto.train.job import Job

@@ -17,7 +17,7 @@ from stretto.core.manifest import Identity, Manifest, Shard, compare
 from stretto.train.checkpoint.catalog import choose, entries
 from stretto.train.checkpoint.layout import header
 from stretto.train.checkpoint.vault import Vault, open_vault
-from stretto.train.state import as_bytes, empty
+from stretto.train.sharing.state import as_bytes, empty
 
 CHUNK = 16 << 20
 Room = Callable[[Any, list[list[Any]]], list[torch.Tensor | None]]

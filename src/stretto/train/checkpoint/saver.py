@@ -25,7 +25,7 @@ from stretto.core.manifest import NAME, Identity, Manifest, Piece, Shard, folder
 from stretto.train.checkpoint.catalog import check_fence, claim, mark, raise_fence, tidy
 from stretto.train.checkpoint.snapshot import Memory, Snapshot
 from stretto.train.checkpoint.vault import Stream, Vault, open_vault
-from stretto.train.failpoints import failpoint
+from stretto.train.entry.failpoints import failpoint
 
 if TYPE_CHECKING:
     from stretto.train.job import Job

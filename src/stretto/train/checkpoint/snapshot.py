@@ -12,7 +12,7 @@ import torch
 from stretto.core.errors import Refused, ScriptError
 from stretto.core.manifest import Identity, Piece, Shared, Tensor
 from stretto.train.checkpoint.layout import WHOLE_BYTES, deal, header, width
-from stretto.train.state import as_bytes, flatten, spec
+from stretto.train.sharing.state import as_bytes, flatten, spec
 
 
 def tensor_names(skeleton: Any, count: int) -> list[str]:

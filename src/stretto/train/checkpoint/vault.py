@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from stretto.core.errors import UsageError
-from stretto.train.failpoints import failpoint
+from stretto.train.entry.failpoints import failpoint
 
 
 class Stream(Protocol):

@@ -1,0 +1,1 @@
+"""Restart mode: scripts that were not written for us, stopped and started again in another number."""

@@ -1,0 +1,1 @@
+"""What an agent does with measured speeds: the job's own size, and slow workers."""

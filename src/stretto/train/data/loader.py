@@ -1,0 +1,192 @@
+"""The loader: global batches cut into slices, whatever the number of workers. Its state is (epoch, step, samples consumed)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from stretto.core.errors import ScriptError
+from stretto.core.slices import Span
+from stretto.train.data.samples import Ahead, Source, Wanted, cut
+from stretto.train.data.step import Step
+from stretto.train.reduce.logs import Row
+
+if TYPE_CHECKING:
+    from stretto.train.job import Job
+
+TAILS = ("drop", "keep")
+
+
+class Loader:
+    """Made by `job.loader`. Iterating over it gives the steps of one epoch."""
+
+    def __init__(
+        self,
+        job: Job,
+        dataset: Any,
+        *,
+        number: int,
+        batch: int,
+        slices: int,
+        train: bool,
+        tail: str,
+        shuffle: bool,
+        seed: int,
+        workers: int,
+        collate: Callable[[list[Any]], Any] | None,
+        pin_memory: bool,
+    ) -> None:
+        self.job = job
+        self.number = number
+        self.batch = batch
+        self.slices = slices
+        self.train = train
+        self.tail = tail
+        self.source = Source(dataset, seed=seed, shuffle=shuffle, collate=collate)
+        self.epoch = 0
+        self.step = 0
+        """Steps finished in this epoch."""
+        self.consumed = 0
+        """Samples of this epoch in finished steps."""
+        self.metrics: Row = {}
+        """The mean of everything logged in the last whole sweep of an evaluation."""
+        self._ahead = Ahead(self.source, workers=workers, pin_memory=pin_memory) if workers else None
+        self._expected: tuple[Any, ...] | None = None
+
+    def __len__(self) -> int:
+        """Steps in an epoch at the present batch size."""
+        left = self.source.size - self.consumed
+        return self.step + (left // self.batch if self.tail == "drop" else -(-left // self.batch))
+
+    @property
+    def state(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "step": self.step, "consumed": self.consumed, "batch": self.batch}
+
+    @state.setter
+    def state(self, held: dict[str, int]) -> None:
+        self.epoch, self.step, self.consumed = held["epoch"], held["step"], held["consumed"]
+        self.batch = held["batch"]
+
+    def count(self) -> int:
+        """Samples of the next step; 0 at the end of the epoch."""
+        left = self.source.size - self.consumed
+        if left >= self.batch:
+            return self.batch
+        return left if self.tail == "keep" else 0
+
+    def __iter__(self) -> Iterator[Step]:
+        self.job._admission.admit()
+        return self._training() if self.train else self._evaluation()
+
+    def _training(self) -> Iterator[Step]:
+        job = self.job
+        if job._epoch is not None and self.epoch > job._epoch:
+            if self.number in job._admission.restored:
+                return  # the others had finished this loader's epoch when this worker got their state
+            raise ScriptError(f"a second sweep over a training loader in epoch {job._epoch}: an epoch of job.epochs has each of "
+                              "its samples once; make a second loader for a second sweep")
+        while True:
+            job._boundary()
+            job._planning.apply(self)
+            count = self.count()
+            if not count:
+                break
+            step = Step(self, index=job.step, epoch=self.epoch, first=self.consumed, count=count,
+                        parts=job._planning.parts(self))
+            job._passes.open = step
+            yield step
+            job._telling.committed(step)
+            self.step += 1
+            self.consumed += count
+        job._telling.epoch_done(self)
+        self.epoch += 1
+        self.step = self.consumed = 0
+
+    def _evaluation(self) -> Iterator[Step]:
+        totals: dict[str, tuple[float, int]] = {}
+        self.step = self.consumed = 0
+        while count := self.count():
+            step = Step(self, index=self.step, epoch=self.epoch, first=self.consumed, count=count)
+            self.job._passes.open = step
+            yield step
+            self.job._telling.evaluated(step)
+            for name, value in step.metrics.items():
+                total, weight = totals.get(name, (0.0, 0))
+                totals[name] = (total + value * count, weight + count)
+            self.step += 1
+            self.consumed += count
+        self.metrics = {name: total / weight for name, (total, weight) in totals.items()}
+        self.job._telling.swept(self)
+        self.epoch += 1
+        self.step = self.consumed = 0
+
+    def wanted(self, step: Step, slice: int, part: int = 0) -> Wanted:
+        low, high = cut(step.first, step.count, self.slices, slice)
+        if step.parts > 1:
+            low, high = cut(low, high - low, step.parts, part)
+        return Wanted(step.epoch, step.first, slice, low, high)
+
+    def fetch(self, step: Step, slice: int, part: int = 0) -> Any:
+        """The samples of a slice, or of one of its parts, collated."""
+        wanted = self.wanted(step, slice, part)
+        if self._ahead is None or step.passes:
+            return self.source[wanted]
+        share = self._share
+        place = (share, self.batch, step.parts)
+        if self._expected != place or slice == -1:
+            self._expected = place
+            self._ahead.expect(self._upcoming(step, slice))
+        return self._ahead.get(wanted)
+
+    @property
+    def _share(self) -> Span:
+        """This worker's slices."""
+        assert self.job._reducer is not None
+        return self.job._reducer.share
+
+    def repeat(self) -> None:
+        """The slices of this step are asked for again: prefetching starts over."""
+        self._expected = None
+
+    def _upcoming(self, step: Step, slice: int) -> Iterator[Wanted]:
+        """What this worker will need from here on if nothing changes."""
+        share = self._share
+        epoch, first, start = step.epoch, step.first, slice
+        for _ in itertools.count():
+            left = self.source.size - first
+            count = self.batch if left >= self.batch else (left if self.tail == "keep" else 0)
+            if not count:
+                epoch, first = epoch + 1, 0
+                continue
+            for one in range(max(share.low, start), share.high):
+                whole_low, whole_high = cut(first, count, self.slices, one)
+                for part in range(step.parts):
+                    low, high = cut(whole_low, whole_high - whole_low, step.parts, part)
+                    if high > low:
+                        yield Wanted(epoch, first, one, low, high)
+            start = 0
+            first += count
+
+
+def check_loader(size: int, batch: int, slices: int, *, train: bool, tail: str) -> None:
+    """Refuses what cannot be trained on."""
+    if slices < 1:
+        raise ScriptError(f"slices={slices}: a step has at least one slice; leave slices= out for the default of 8")
+    if tail not in TAILS:
+        raise ScriptError(f"tail={tail!r}: an epoch's last, short batch is either dropped or kept: tail='drop' or tail='keep'")
+    if size < 1:
+        raise ScriptError("the dataset is empty")
+    if not train:
+        if batch < 1:
+            raise ScriptError(f"batch_size={batch}: at least 1")
+        return
+    if batch < slices:
+        raise ScriptError(f"batch_size={batch} is smaller than slices={slices}: each slice needs a sample; "
+                          f"raise batch_size to at least {slices} or lower slices= in job.loader(...)")
+    if batch % slices:
+        raise ScriptError(f"batch_size={batch} cannot be cut into slices={slices} equal parts: "
+                          f"use {batch // slices * slices} or {-(-batch // slices) * slices}")
+    if size < batch and tail == "drop":
+        raise ScriptError(f"the dataset has {size} samples, fewer than batch_size={batch}, and tail='drop' drops them all: "
+                          "lower batch_size or use tail='keep'")

@@ -1,0 +1,85 @@
+"""A launched script, from its first line to what the agent is told about its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import socket
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from stretto.core.errors import UsageError
+from stretto.train.entry import joining as jobs
+from stretto.train.job import Stopped
+from stretto.train.memory import MOST, carry
+from stretto.train.team import Left
+
+
+def run_script(path: str, argv: Sequence[str]) -> int:
+    """Runs the script as `python path argv...` would. The exit code."""
+    sys.argv = [path, *argv]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    try:
+        _run(path)
+        _finished()
+    except Stopped:
+        _finished()
+    except Left:
+        _say("left")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if code:
+            print(end.code if not isinstance(end.code, int) else f"the script ended with exit code {code}", file=sys.stderr)
+            _say("crash", tick=_tick(), type="SystemExit", text=str(end.code), traceback="")
+        else:
+            _finished()
+        return code
+    except BaseException as error:
+        shown = f"{type(error).__name__}: {error}" if isinstance(error, UsageError) else traceback.format_exc()
+        print(shown, file=sys.stderr, flush=True)
+        _say("crash", tick=_tick(), type=type(error).__name__, text=str(error), traceback=traceback.format_exc(),
+             usage=isinstance(error, UsageError))
+        return 1
+    return 0
+
+
+def _run(path: str) -> None:
+    """The script, again from its top where it ran out of memory and can do with less."""
+    for _ in range(MOST):
+        try:
+            runpy.run_path(path, run_name="__main__")
+            return
+        except BaseException as error:
+            carried = carry(jobs.current(), error)
+            if carried is None:
+                raise
+        jobs.carry_on(carried)
+    runpy.run_path(path, run_name="__main__")
+
+
+def _tick() -> int | None:
+    job = jobs.current()
+    return job._team.seat.tick if job is not None else None
+
+
+def _finished() -> None:
+    job = jobs.current()
+    if job is None:
+        return
+    job._finish()
+    if job._link is not None:
+        job._link.close()
+
+
+def _say(kind: str, **fields: Any) -> None:
+    """A last word to the agent, also from a script that never joined."""
+    job = jobs.current()
+    if job is not None and job._link is not None:
+        job._link.close()
+        job._link.send(kind, **fields)
+    elif "STRETTO_LINK" in os.environ:
+        with socket.socket(fileno=os.dup(int(os.environ["STRETTO_LINK"]))) as link:
+            link.sendall(json.dumps({"kind": kind, **fields}).encode() + b"\n")

@@ -1,0 +1,210 @@
+"""Per-slice gradients, added up along the fixed tree while backward produces them.
+
+Each parameter has a hook that takes its gradient the moment it is accumulated and frees it, so that memory stays at a few flat
+buffers. A script that calls `backward` more than once in a slice is noticed: its gradients are then taken at the end of the slice.
+On the last slice of a share, buckets are handed out for the exchange as soon as they are complete, in the same order everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+
+from stretto.core.errors import ScriptError
+from stretto.core.slices import Span
+from stretto.train.reduce.tree import Flat, Move, Program
+
+BUCKET_BYTES = 25 << 20
+
+
+class Bucket:
+    """Parameters whose gradients travel together."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+        first = parameters[0]
+        self.parameters = parameters
+        self.flat = Flat([p.shape for p in parameters], dtype=_sum_type(first.dtype), device=first.device)
+        self.missing = 0
+
+    def parts(self, program: Program) -> dict[Span, torch.Tensor]:
+        return {node: self.flat.buffers[buffer] for node, buffer in program.results.items()}
+
+
+def _sum_type(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _buckets(parameters: Iterable[torch.nn.Parameter]) -> list[Bucket]:
+    """In reverse order, as backward produces gradients; one dtype and device each."""
+    buckets: list[Bucket] = []
+    open_ones: dict[tuple[torch.dtype, torch.device], tuple[list[torch.nn.Parameter], int]] = {}
+    for parameter in reversed(list(parameters)):
+        if parameter.is_complex():
+            raise ScriptError(f"a shared parameter of shape {tuple(parameter.shape)} is complex: only real ones can be reduced")
+        key = (parameter.dtype, parameter.device)
+        held, size = open_ones.pop(key, ([], 0))
+        held.append(parameter)
+        size += parameter.numel() * _sum_type(parameter.dtype).itemsize
+        if size >= BUCKET_BYTES:
+            buckets.append(Bucket(held))
+        else:
+            open_ones[key] = (held, size)
+    return buckets + [Bucket(held) for held, _ in open_ones.values()]
+
+
+class Gradients:
+    """The gradients of all shared parameters for one pass at a time."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+        self.parameters = parameters
+        self.buckets = _buckets(parameters)
+        self.inside = False
+        """A slice is being computed."""
+        self.eager = False
+        """Gradients are taken by the hooks: known to be right once a whole pass had one backward a slice."""
+        self.twice = False
+        """Some slice has had more than one backward."""
+        self.again = False
+        """What was taken is wrong: the pass has to be repeated."""
+        self.stray: str | None = None
+        self._index = {parameter: (bucket, place) for bucket in self.buckets for place, parameter in enumerate(bucket.parameters)}
+        self._order = {parameter: place for place, parameter in enumerate(parameters)}
+        self._fired: dict[torch.nn.Parameter, int] = {}
+        self._move: Move | None = None
+        self._weight: float | None = None
+        self._last = False
+        self._parted = False
+        self._final = True
+        self._sums: dict[torch.nn.Parameter, torch.Tensor] = {}
+        """Of the parts of the slice at hand: a slice is one leaf of the tree, so its parts are added up by themselves."""
+        self._launched = 0
+        self._launch: Callable[[Bucket], None] | None = None
+        self._scale: float | None = None
+        self.used: set[int] = set()
+        self.squares: Callable[[torch.Tensor, torch.nn.Parameter], None] | None = None
+        """Told every slice's gradient of every parameter, where the noise scale is measured."""
+        self.handles = [p.register_post_accumulate_grad_hook(self._arrived) for p in parameters]
+
+    @property
+    def launched(self) -> int:
+        """Buckets of this pass that are on their way."""
+        return self._launched
+
+    def begin(self, program: Program, launch: Callable[[Bucket], None], *, scale: float | None = None) -> None:
+        """A pass starts. `launch` is called for every bucket when its sums are complete, and multiplied by `scale`."""
+        self._scale = scale
+        self.again = False
+        self.used = set()
+        self._sums = {}
+        self._launched = 0
+        self._launch = launch
+        for bucket in self.buckets:
+            bucket.flat.need(program.buffers)
+            bucket.missing = len(bucket.parameters)
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def enter(self, move: Move, *, weight: float | None, last: bool, part: tuple[int, int] = (0, 1)) -> None:
+        """A slice starts, or one of its parts. `weight` multiplies its gradients where they are not of one size."""
+        self._move, self._weight = move, weight
+        self._parted, self._final = part[1] > 1, part[0] == part[1] - 1
+        self._last = last and self._final
+        self._fired = {}
+        self.inside = True
+
+    def leave(self) -> None:
+        """The slice is done: what the hooks have not taken is taken now."""
+        move = self._move
+        assert move is not None
+        self.inside = False
+        for parameter in self.parameters:
+            bucket, place = self._index[parameter]
+            fired = self._fired.get(parameter, 0)
+            if fired and self.eager:
+                continue
+            self._take(bucket, place, move, parameter.grad if fired else None, parameter)
+            parameter.grad = None
+        if self._last:
+            for bucket in self.buckets[self._launched :]:
+                self._start(bucket)
+
+    def empty(self, move: Move, *, last: bool) -> None:
+        """A slice without samples."""
+        self.enter(move, weight=None, last=last)
+        self.leave()
+
+    def finish(self, used: set[int], program: Program) -> None:
+        """The reduced sums become the parameters' gradients; None where no slice had one."""
+        result = program.results[min(program.results)]
+        for bucket in self.buckets:
+            for parameter, view in zip(bucket.parameters, bucket.flat.views[result], strict=True):
+                if self._order[parameter] not in used:
+                    parameter.grad = None
+                else:
+                    parameter.grad = view if view.dtype == parameter.dtype else view.to(parameter.dtype)
+        self.eager = not self.twice
+
+    def _arrived(self, parameter: torch.Tensor) -> None:
+        assert isinstance(parameter, torch.nn.Parameter)
+        if not self.inside:
+            self.stray = f"shape {tuple(parameter.shape)}"
+            return
+        count = self._fired.get(parameter, 0) + 1
+        self._fired[parameter] = count
+        if count > 1:
+            self.twice = True
+        gradient = parameter.grad
+        if gradient is not None and gradient.layout is not torch.strided:
+            raise ScriptError(
+                f"a parameter of shape {tuple(parameter.shape)} has a {gradient.layout} gradient, only dense ones can be "
+                "reduced: use sparse=False in nn.Embedding"
+            )
+        if not self.eager:
+            return
+        if count > 1:
+            self.again = True
+            self.eager = False
+            return
+        assert self._move is not None
+        bucket, place = self._index[parameter]
+        parameter.grad = None
+        self._take(bucket, place, self._move, gradient, parameter)
+
+    def _take(self, bucket: Bucket, place: int, move: Move, gradient: torch.Tensor | None, parameter: torch.nn.Parameter) -> None:
+        if gradient is not None:
+            self.used.add(self._order[parameter])
+            if self.squares is not None:
+                self.squares(gradient, parameter)
+            if self._weight is not None:
+                gradient = gradient.to(bucket.flat.dtype) * self._weight
+        if self._parted:
+            gradient = self._sum_parts(parameter, gradient)
+            if not self._final:
+                return
+        value = None if gradient is None else gradient.detach()
+        bucket.flat.take(move, place, value, keep=True, scale=self._scale if self._last else None)
+        if self._last:
+            bucket.missing -= 1
+            if bucket.missing == 0 and self.eager:
+                self._launch_complete()
+
+    def _sum_parts(self, parameter: torch.nn.Parameter, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        held = self._sums.pop(parameter, None)
+        total = held.add_(gradient) if held is not None and gradient is not None else gradient if held is None else held
+        if total is not None and not self._final:
+            self._sums[parameter] = total
+        return total
+
+    def _launch_complete(self) -> None:
+        while self._launched < len(self.buckets) and self.buckets[self._launched].missing == 0:
+            self._start(self.buckets[self._launched])
+
+    def _start(self, bucket: Bucket) -> None:
+        assert self._launch is not None
+        self._launched += 1
+        self._launch(bucket)
+
+    def close(self) -> None:
+        for handle in self.handles:
+            handle.remove()

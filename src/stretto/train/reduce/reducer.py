@@ -1,0 +1,205 @@
+"""One pass of a step on this worker: gradients, buffers and header, reduced over the roster.
+
+Buckets are exchanged on a thread of their own while the last slice's backward goes on. The header goes last: when everybody's is
+here, the pass has happened, on this worker and, unless somebody dies at this moment, on all.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from stretto.core.slices import Span
+from stretto.train.entry.failpoints import failpoint
+from stretto.train.reduce.buffers import Buffers
+from stretto.train.reduce.exchange import Exchange
+from stretto.train.reduce.gradients import Bucket, Gradients
+from stretto.train.reduce.group import Group
+from stretto.train.reduce.tree import Move, Program, program
+
+
+@dataclass(slots=True)
+class Header:
+    """What every member says in an exchange."""
+
+    offer: int = 0
+    again: bool = False
+    """The pass has to be repeated: it was taken apart wrongly here."""
+    moving: list[int] = field(default_factory=list)
+    """Buffers that were seen to change for the first time."""
+    used: str = "0"
+    """Bits of the parameters that had a gradient, in hexadecimal."""
+    rows: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Logged values by slice."""
+    stop: bool = False
+    digest: list[Any] = field(default_factory=list)
+    note: dict[str, Any] = field(default_factory=dict)
+    """What the chief decided for the next boundary."""
+    parts: int = 1
+    """Pieces that each slice was accumulated from here. Where members differ, the pass is repeated with the most."""
+    spent: list[float] = field(default_factory=list)
+    """Seconds in the script's slices, and how many these were."""
+    norms: dict[str, list[float]] = field(default_factory=dict)
+    """Squared gradient norms by unit and parameter group, where they are measured."""
+    finite: bool = True
+    """Neither NaN nor infinity in the part of the reduced gradient that this member owns, where that is watched."""
+
+    def encode(self) -> bytes:
+        return json.dumps([self.offer, self.again, self.moving, self.used, self.rows, self.stop, self.digest, self.note,
+                           self.parts, self.spent, self.norms, self.finite], separators=(",", ":")).encode()
+
+    @staticmethod
+    def decode(text: bytes) -> Header:
+        return Header(*json.loads(text))
+
+
+class Reducer:
+    """Works for one group at a time; `join` moves it to another."""
+
+    def __init__(self, slices: int) -> None:
+        self.slices = slices
+        self.exchange: Exchange | None = None
+        self.program: Program = program(slices, Span(0, slices))
+        self.gradients: Gradients | None = None
+        self.buffers: Buffers | None = None
+        self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._pending = 0
+        self._failure: BaseException | None = None
+        self._done = threading.Condition()
+        self._scale = 1.0
+        self.watch = False
+        """Whether a NaN or an infinity in the gradient is looked for."""
+        self._norms: list[torch.Tensor] = []
+        self._train = True
+        """Whether this pass has gradients; buffers may move in an evaluation too."""
+
+    @property
+    def share(self) -> Span:
+        assert self.exchange is not None
+        return self.exchange.shares[self.exchange.group.rank]
+
+    def join(self, group: Group) -> None:
+        self._settle()
+        self.exchange = Exchange(group, self.slices)
+        self.program = program(self.slices, self.share)
+
+    def _settle(self) -> None:
+        """Waits for what the thread still does for an older group: it has failed or is about to."""
+        with self._done:
+            while self._pending:
+                self._done.wait()
+            self._failure = None
+
+    def begin(self, *, scale: float, train: bool) -> None:
+        self._settle()
+        self._norms = []
+        self._scale = scale
+        self._train = train
+        if train and self.gradients is not None:
+            alone = self.exchange is not None and self.exchange.group.size == 1
+            self.gradients.begin(self.program, self._launch, scale=scale if alone else None)
+        if self.buffers is not None:
+            self.buffers.begin(self.program)
+
+    def _launch(self, bucket: Bucket) -> None:
+        exchange = self.exchange
+        assert exchange is not None
+        parts = bucket.parts(self.program)
+        if exchange.group.size == 1:
+            exchange.sum(parts, finish=self._look)
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="stretto-exchange", daemon=True)
+            self._thread.start()
+        with self._done:
+            self._pending += 1
+        self._orders.put(lambda: self._sum(exchange, parts))
+
+    def _sum(self, exchange: Exchange, parts: dict[Span, torch.Tensor]) -> None:
+        failpoint("bucket")
+        exchange.sum(parts, finish=self._finish)
+
+    def _finish(self, segment: torch.Tensor) -> None:
+        self._look(segment.mul_(self._scale))
+
+    def _look(self, segment: torch.Tensor) -> None:
+        if self.watch and segment.numel():
+            self._norms.append(torch.linalg.vector_norm(segment))
+
+    def _work(self) -> None:
+        while True:
+            order = self._orders.get()
+            try:
+                if self._failure is None:
+                    order()
+            except BaseException as error:
+                self._failure = error
+            with self._done:
+                self._pending -= 1
+                self._done.notify_all()
+
+    def _wait(self) -> None:
+        with self._done:
+            while self._pending:
+                self._done.wait()
+            if self._failure is not None:
+                raise self._failure
+
+    def reduce(self, header: Header) -> list[Header]:
+        """Finishes the pass: buckets, buffers, headers. Raises `Broken` where a peer is gone."""
+        exchange = self.exchange
+        assert exchange is not None
+        self._wait()
+        if self.buffers is not None:
+            for vector in self.buffers.vectors(self.program):
+                exchange.sum(vector, finish=lambda _: None)
+            header.again = bool(self.buffers.again)
+            header.moving = sorted(self.buffers.again)
+        if self._train and self.gradients is not None:
+            header.again = header.again or self.gradients.again
+            header.finite = not self._norms or bool(torch.stack([norm.cpu() for norm in self._norms]).isfinite().all())
+            header.used = format(sum(1 << place for place in self.gradients.used), "x")
+        failpoint("header")
+        headers = [Header.decode(text) for text in exchange.tell(header.encode())]
+        failpoint("told")
+        return headers
+
+    def finish(self, headers: list[Header]) -> None:
+        """Everybody's pass is here and counted: gradients and buffers get their values."""
+        if self.buffers is not None:
+            self.buffers.finish(self.program, self._scale)
+        if not self._train or self.gradients is None:
+            return
+        bits = 0
+        for header in headers:
+            bits |= int(header.used, 16)
+        used = {place for place in range(len(self.gradients.parameters)) if bits >> place & 1}
+        self.gradients.finish(used, self.program)
+
+    def enter(self, move: Move, *, weight: float | None, last: bool, part: tuple[int, int] = (0, 1)) -> None:
+        """A slice starts, or one of its parts: `part` is its place and how many there are."""
+        if part[0] == 0 and self.buffers is not None:
+            self.buffers.enter()
+        if self._train and self.gradients is not None:
+            self.gradients.enter(move, weight=weight, last=last, part=part)
+
+    def leave(self, move: Move, *, weight: float | None, part: tuple[int, int] = (0, 1)) -> None:
+        if self._train and self.gradients is not None:
+            self.gradients.leave()
+        if part[0] == part[1] - 1 and self.buffers is not None:
+            self.buffers.leave(move, weight=weight)
+
+    def skip(self, move: Move, *, last: bool) -> None:
+        """A slice without samples."""
+        if self._train and self.gradients is not None:
+            self.gradients.empty(move, last=last)
+        if self.buffers is not None:
+            self.buffers.enter()
+            self.buffers.leave(move, weight=None, empty=True)

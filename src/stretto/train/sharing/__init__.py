@@ -1,0 +1,1 @@
+"""What every worker holds alike, and how newcomers get it."""

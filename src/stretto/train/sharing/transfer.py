@@ -1,0 +1,127 @@
+"""Moving the state to newcomers: flat tensors and JSON, each part of it from another old worker.
+
+The first holder sends the skeleton; the tensors' bytes are cut into pieces that the holders send in turn. Pieces of large
+tensors are sent from where they lie and received where they will stay; small tensors travel packed together. What crosses the
+network does so once a host: newcomers hand it on to each other there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from stretto.train.entry.failpoints import failpoint
+from stretto.train.reduce.group import Group
+from stretto.train.sharing.routes import Routes
+from stretto.train.sharing.state import as_bytes, empty, spec
+
+PIECE_BYTES = 8 << 20
+SMALL_BYTES = 1 << 18
+TAG = 7
+
+
+def pieces(sizes: Sequence[int]) -> list[list[tuple[int, int, int]]]:
+    """Pieces of (tensor, low, high): one range of a large tensor, or several small ones together."""
+    found: list[list[tuple[int, int, int]]] = []
+    packed: list[tuple[int, int, int]] = []
+    held = 0
+    for index, size in enumerate(sizes):
+        if size > SMALL_BYTES:
+            found += [[(index, low, min(low + PIECE_BYTES, size))] for low in range(0, size, PIECE_BYTES)]
+        elif size:
+            packed.append((index, 0, size))
+            held += size
+            if held >= PIECE_BYTES:
+                found.append(packed)
+                packed, held = [], 0
+    return [*found, packed] if packed else found
+
+
+def announce(group: Group, specs: list[list[Any]], *, newcomers: Sequence[int]) -> None:
+    """Tells newcomers the dtypes and shapes of a state that will come."""
+    for wait in [wait for peer in newcomers for wait in _send_json(group, specs, peer)]:
+        wait()
+
+
+def hear(group: Group, *, holder: int) -> list[list[Any]]:
+    return _receive_json(group, holder)
+
+
+def _send_json(group: Group, value: Any, peer: int) -> list[Callable[[], None]]:
+    return _send_text(group, json.dumps(value).encode(), peer)
+
+
+def _send_text(group: Group, text: bytes, peer: int) -> list[Callable[[], None]]:
+    length = torch.tensor([len(text)], dtype=torch.int64)
+    return [group.send(length, peer, TAG), group.send(torch.frombuffer(bytearray(text), dtype=torch.uint8), peer, TAG)]
+
+
+def _receive_json(group: Group, source: int) -> Any:
+    return json.loads(_receive_text(group, source))
+
+
+def _receive_text(group: Group, source: int) -> bytes:
+    length = torch.empty(1, dtype=torch.int64)
+    group.receive(length, source, TAG)()
+    body = torch.empty(int(length.item()), dtype=torch.uint8)
+    group.receive(body, source, TAG)()
+    return body.numpy().tobytes()
+
+
+def send(group: Group, skeleton: Any, tensors: list[torch.Tensor], *, routes: Routes) -> None:
+    """This holder's part. Returns when all of it is delivered."""
+    waits: list[Callable[[], None]] = []
+    told = routes.told(group.rank)
+    if told:
+        text = json.dumps([skeleton, [spec(t) for t in tensors]]).encode()
+        waits += [wait for peer in told for wait in _send_text(group, text, peer)]
+    flats = [as_bytes(t.cpu()) for t in tensors]
+    for number, piece in enumerate(pieces([flat.numel() for flat in flats])):
+        peers = routes.targets(group.rank, number)
+        if peers:
+            parts = [flats[index][low:high] for index, low, high in piece]
+            body = parts[0] if len(parts) == 1 else torch.cat(parts)
+            waits += [group.send(body, peer, TAG) for peer in peers]
+    for wait in waits:
+        wait()
+
+
+def receive(
+    group: Group, *, routes: Routes, room: Callable[[Any, list[list[Any]]], list[torch.Tensor | None]]
+) -> tuple[Any, list[torch.Tensor]]:
+    """The state, once it was also handed on. `room` may name contiguous tensors of the right dtype and shape that are to be filled
+    in place."""
+    text = _receive_text(group, routes.describer(group.rank))
+    forwards = [wait for peer in routes.told(group.rank) for wait in _send_text(group, text, peer)]
+    skeleton, specs = json.loads(text)
+    tensors = [empty(one) if given is None else given for one, given in zip(specs, room(skeleton, specs), strict=True)]
+    flats = [as_bytes(t) for t in tensors]
+    waits: list[tuple[Callable[[], None], torch.Tensor, list[tuple[int, int, int]]]] = []
+    for number, piece in enumerate(pieces([flat.numel() for flat in flats])):
+        index, low, high = piece[0]
+        body = flats[index][low:high] if len(piece) == 1 else torch.empty(_length(piece), dtype=torch.uint8)
+        waits.append((group.receive(body, routes.source(group.rank, number), TAG), body, piece))
+    for number, (wait, body, piece) in enumerate(waits):
+        wait()
+        for peer in routes.targets(group.rank, number):
+            failpoint("hand-on")
+            forwards.append(group.send(body, peer, TAG))
+        if len(piece) > 1:
+            _unpack(body, piece, flats)
+    for wait in forwards:
+        wait()
+    return skeleton, tensors
+
+
+def _length(piece: list[tuple[int, int, int]]) -> int:
+    return sum(high - low for _, low, high in piece)
+
+
+def _unpack(body: torch.Tensor, piece: list[tuple[int, int, int]], flats: list[torch.Tensor]) -> None:
+    place = 0
+    for index, low, high in piece:
+        flats[index][low:high] = body[place : place + high - low]
+        place += high - low
