@@ -51,7 +51,7 @@ def write(folder: Path, *, writers: int, step: int = 5, life: int = 1, final: bo
     vault.make(name)
     for writer in range(writers):
         shot = Memory().snapshot(skeleton, tensors, writer=writer, writers=writers)
-        data = shot.header + shot.data.numpy().tobytes()
+        data = shot.image.numpy().tobytes()
         file = f"shard-{writer}of{writers}.safetensors"
         vault.put(name, file, data)
         shards.append(Shard(file, len(data), hashlib.sha256(data).hexdigest(), shot.pieces))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from saving import STEPS, alone, arguments, wish
+from saving import GUARD_S, STEPS, alone, arguments, wish
 
 from stretto.core.errors import Refused, Stale, UsageError
 from stretto.core.manifest import NAME
@@ -189,6 +189,28 @@ def test_a_stale_life_or_roster_cannot_commit(tmp_path: Path, vault: LocalVault)
     assert [(entry.step, entry.manifest) for entry in entries(vault)] == before
 
 
+@pytest.mark.parametrize("damaged", ["", "[]", "{}", '{"life": "x", "roster": 1}'])
+def test_a_damaged_fence_is_written_anew(tmp_path: Path, vault: LocalVault, damaged: str) -> None:
+    (tmp_path / "saved" / "fence.json").write_text(damaged)
+    raise_fence(vault, life=2, roster=7)
+    with pytest.raises(Stale):
+        check_fence(vault, life=2, roster=6)
+
+
+@pytest.mark.parametrize("damaged", ["", "[]", "[1]"])
+def test_a_damaged_owner_is_named_with_the_fix(tmp_path: Path, vault: LocalVault, damaged: str) -> None:
+    (tmp_path / "saved" / "owner.json").write_text(damaged)
+    with pytest.raises(UsageError, match=r"owner\.json is damaged"):
+        claim(vault, run="job", run_id="job-1")
+
+
+def test_a_save_that_fails_for_an_unknown_reason_is_said_and_nobody_waits_for_it(tmp_path: Path, reference: str) -> None:
+    ended = alone(tmp_path, checkpoint=wish(tmp_path / "saved", grace_s=GUARD_S), script=BROKEN + SCRIPT_HEAD)
+    assert ended.digest == reference
+    assert "step-00000004 was given up: ZeroDivisionError" in ended.output
+    assert not entries(LocalVault(tmp_path / "saved"))
+
+
 def test_a_removed_folder_costs_nothing_but_the_checkpoints_in_it(tmp_path: Path, reference: str) -> None:
     removed = SCRIPT_THAT_REMOVES.replace("FOLDER", str(tmp_path / "saved"))
     ended = alone(tmp_path, checkpoint=wish(tmp_path / "saved"), script=removed)
@@ -283,10 +305,10 @@ SLOW = """
 import atexit, time
 from stretto.train.checkpoint import saver, snapshot
 real, begun, made = saver.Saver._pour, [], []
-def pour(self, save, stream):
+def pour(self, save, image, stream):
     begun.append(save.step)
     time.sleep(0.3)
-    return real(self, save, stream)
+    return real(self, save, image, stream)
 saver.Saver._pour = pour
 take = snapshot.Memory.take
 def counted(self, size):
@@ -300,4 +322,11 @@ def told(self):
     leave(self)
     print("saves", len(begun), "memories", len(set(made)))
 saver.Saver.leave = told
+"""
+
+BROKEN = """
+from stretto.train.checkpoint import saver
+def commit(self, save):
+    1 // 0
+saver.Saver._commit = commit
 """

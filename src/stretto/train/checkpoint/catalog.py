@@ -139,6 +139,8 @@ def claim(vault: Vault, *, run: str, run_id: str) -> None:
             vault.remove("", OWNER)
             raise UsageError(f"{others[0].path} is a checkpoint of another run: choose another --checkpoint")
         held = json.loads(vault.read("", OWNER))
+        if not isinstance(held, dict):
+            raise ValueError(held)
     except OSError as error:
         raise UsageError(f"checkpoints cannot be written to {vault.where()}: {error.strerror or error}: make it writable, or "
                          "choose another --checkpoint") from error
@@ -157,7 +159,7 @@ def raise_fence(vault: Vault, *, life: int, roster: int) -> None:
 
 
 def check_fence(vault: Vault, *, life: int, roster: int) -> None:
-    with contextlib.suppress(FileNotFoundError, ValueError):
+    with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # a damaged fence is as good as none
         held = json.loads(vault.read("", FENCE))
         if (held["life"], held["roster"]) > (life, roster):
             raise Stale(f"a save of roster {roster} (life {life}) is refused: {vault.where()} is at roster {held['roster']} "

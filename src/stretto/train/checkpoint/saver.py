@@ -148,8 +148,8 @@ class Saver:
             self._begin(final=False)
         elif self._job.step and self._prepared != self._job._team.roster.number and not self._busy:
             self._prepared = self._job._team.roster.number
-            _, tensors = self._job._shared.flatten(self._job._admission.place())
-            self._memory.prepare(tensors, writers=len(self._job._team.roster.members))
+            skeleton, tensors = self._job._shared.flatten(self._job._admission.place())
+            self._memory.prepare(skeleton, tensors, writer=self._job._team.rank, writers=len(self._job._team.roster.members))
 
     def last(self, *, final: bool = False) -> bool:
         """A save of this moment, and its end. False if the roster broke meanwhile: what is there to be waited for again."""
@@ -230,7 +230,7 @@ class Saver:
             self._write(save)
             if save.writer == 0:
                 self._commit(save)
-        except (OSError, StrettoError) as error:
+        except Exception as error:  # whatever it is, it costs this save and nothing else: nobody else would hear of it
             self._give_up(save, error)
         finally:
             save.over.set()
@@ -242,27 +242,26 @@ class Saver:
         """This worker's shard and the note beside it."""
         self._vault.make(save.folder)
         file = f"shard-{self._mark(save, save.writer)}.safetensors"
-        stream = self._vault.stream(save.folder, file)
+        image = save.snapshot.image.numpy().data
+        stream = self._vault.stream(save.folder, file, size=len(image))
         try:
-            sha = self._pour(save, stream)
+            sha = self._pour(save, image, stream)
             failpoint("save-sync")
             stream.close()
         except BaseException:
             stream.abandon()
             raise
         failpoint("save-synced")
-        part = {"file": file, "bytes": save.snapshot.bytes, "sha256": sha, "roster": save.roster, "life": self.wish.life,
+        part = {"file": file, "bytes": len(image), "sha256": sha, "roster": save.roster, "life": self.wish.life,
                 "pieces": [asdict(piece) for piece in save.snapshot.pieces]}
         self._vault.put(save.folder, f"part-{self._mark(save, save.writer)}.json", json.dumps(part).encode())
 
-    def _pour(self, save: Save, stream: Stream) -> str:
-        sha = hashlib.sha256(save.snapshot.header)
-        stream.write(save.snapshot.header)
-        data = save.snapshot.data.numpy().data
-        for low in range(0, len(data), CHUNK):
+    def _pour(self, save: Save, image: memoryview, stream: Stream) -> str:
+        sha = hashlib.sha256()
+        for low in range(0, len(image), CHUNK):
             if save.broken:
                 raise Abandoned(save.broken)
-            chunk = data[low : low + CHUNK]
+            chunk = image[low : low + CHUNK]
             sha.update(chunk)
             stream.write(chunk)
             failpoint("save-write")
@@ -307,9 +306,9 @@ class Saver:
             raise Refused(f"{self._vault.where(save.folder, name)} is of roster {part['roster']}, this save of {save.roster}")
         return Shard(part["file"], part["bytes"], part["sha256"], tuple(Piece(**piece) for piece in part["pieces"]))
 
-    def _give_up(self, save: Save, error: OSError | StrettoError) -> None:
+    def _give_up(self, save: Save, error: Exception) -> None:
         """Says why, and removes what this worker has written: training goes on, the last checkpoint stays."""
-        told = f"{error.strerror}" if isinstance(error, OSError) and error.strerror else str(error)
+        told = _told(error)
         save.broken = save.broken or told
         self._failed = [save.step, save.roster, told[:200]]
         path = self._vault.where(save.folder)
@@ -328,3 +327,9 @@ class Saver:
         if self._job._link is None:
             print(f"stretto: {text}", file=sys.stderr)
         self._job._telling.say("event", what="warning", text=text)
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) if isinstance(error, StrettoError) else f"{type(error).__name__}: {error}"

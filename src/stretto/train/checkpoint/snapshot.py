@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import torch
 
 from stretto.core.errors import Refused, ScriptError
 from stretto.core.manifest import Identity, Piece, Shared, Tensor
-from stretto.train.checkpoint.layout import WHOLE_BYTES, deal, header, width
+from stretto.train.checkpoint.layout import deal, header, width
 from stretto.train.sharing.state import as_bytes, flatten, spec
 
 
@@ -75,37 +76,48 @@ def _plan(job: Any) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """What one writer's shard will have, before anything is copied."""
+
+    tensors: tuple[Tensor, ...]
+    pieces: tuple[Piece, ...]
+    header: bytes
+    sizes: tuple[int, ...]
+    """Bytes of each piece."""
+
+    @property
+    def bytes(self) -> int:
+        return len(self.header) + sum(self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What one worker will write. `data` lies in the reused memory: it is good until the next snapshot."""
+    """What one worker will write."""
 
     skeleton: Any
     tensors: tuple[Tensor, ...]
     pieces: tuple[Piece, ...]
-    header: bytes
-    data: torch.Tensor
-
-    @property
-    def bytes(self) -> int:
-        return len(self.header) + self.data.numel()
+    image: torch.Tensor
+    """The file's bytes, header and all. They lie in the reused memory, from a page's beginning: good until the next snapshot."""
 
 
 class Memory:
-    """Host memory for one share. It grows to the largest share and never beyond."""
+    """Host memory for one shard. It grows to the largest and never beyond."""
 
     def __init__(self) -> None:
         self._held = torch.empty(0, dtype=torch.uint8)
         self._making: threading.Thread | None = None
 
-    def prepare(self, tensors: list[torch.Tensor], *, writers: int) -> None:
+    def prepare(self, skeleton: Any, tensors: list[torch.Tensor], *, writer: int, writers: int) -> None:
         """Makes the memory in the background: its first touch costs more than all later copies, and nobody should wait for it."""
-        size = -(-sum(tensor.numel() * tensor.element_size() for tensor in tensors) // writers) + 2 * WHOLE_BYTES
+        size = _share(skeleton, tensors, writer=writer, writers=writers).bytes
         if self._held.numel() < size and self._making is None:
             self._making = threading.Thread(target=self._make, args=(size,), name="stretto-save-memory", daemon=True)
             self._making.start()
 
     def _make(self, size: int) -> None:
         self._held = torch.empty(0, dtype=torch.uint8)
-        self._held = torch.empty(size, dtype=torch.uint8).zero_()
+        self._held = _pages(size).zero_()
 
     def take(self, size: int) -> torch.Tensor:
         if self._making is not None:
@@ -113,21 +125,32 @@ class Memory:
             self._making = None
         if self._held.numel() < size:
             self._held = torch.empty(0, dtype=torch.uint8)
-            self._held = torch.empty(size, dtype=torch.uint8)
+            self._held = _pages(size)
         return self._held[:size]
 
     def snapshot(self, skeleton: Any, tensors: list[torch.Tensor], *, writer: int, writers: int) -> Snapshot:
         """Copies this writer's share. This is the part that training waits for."""
-        described = describe(skeleton, tensors)
-        try:
-            pieces = tuple(deal(described, writers)[writer])
-        except Refused as error:
-            raise ScriptError(str(error)) from error
-        sizes = [(piece.high - piece.low) * width(described[piece.tensor]) for piece in pieces]
-        data = self.take(sum(sizes))
-        place = 0
-        for piece, size in zip(pieces, sizes, strict=True):
-            low = piece.low * width(described[piece.tensor])
-            data[place : place + size].copy_(as_bytes(tensors[piece.tensor])[low : low + size])
+        share = _share(skeleton, tensors, writer=writer, writers=writers)
+        image = self.take(share.bytes)
+        place = len(share.header)
+        image[:place].copy_(torch.frombuffer(bytearray(share.header), dtype=torch.uint8))
+        for piece, size in zip(share.pieces, share.sizes, strict=True):
+            low = piece.low * width(share.tensors[piece.tensor])
+            image[place : place + size].copy_(as_bytes(tensors[piece.tensor])[low : low + size])
             place += size
-        return Snapshot(skeleton, described, pieces, header(described, pieces), data)
+        return Snapshot(skeleton, share.tensors, share.pieces, image)
+
+
+def _share(skeleton: Any, tensors: list[torch.Tensor], *, writer: int, writers: int) -> Share:
+    described = describe(skeleton, tensors)
+    try:
+        pieces = tuple(deal(described, writers)[writer])
+    except Refused as error:
+        raise ScriptError(str(error)) from error
+    sizes = tuple((piece.high - piece.low) * width(described[piece.tensor]) for piece in pieces)
+    return Share(described, pieces, header(described, pieces), sizes)
+
+
+def _pages(size: int) -> torch.Tensor:
+    """Memory of its own that begins at a page, as direct writes want it, and goes back to the system when it is let go of."""
+    return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)
