@@ -122,6 +122,59 @@ def test_a_server_that_comes_back_is_found_again_and_the_watch_resumes_by_revisi
     asyncio.run(story())
 
 
+class Cable:
+    """Between a client and a server; what is sent while it is pulled is never delivered, and nobody is told."""
+
+    def __init__(self, there: tuple[str, int]) -> None:
+        self.there = there
+        self.pulled = False
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def start(self) -> tuple[str, int]:
+        self._server = await asyncio.start_server(self._join, "127.0.0.1", 0)
+        return "127.0.0.1", self._server.sockets[0].getsockname()[1]
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, forth = await asyncio.open_connection(*self.there)
+        self._writers += [writer, forth]
+        await asyncio.gather(self._carry(reader, forth), self._carry(back, writer))
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            if not self.pulled:
+                writer.write(data)
+
+    def close(self) -> None:
+        self._server.close()
+        for writer in self._writers:
+            writer.close()
+
+
+def test_a_server_that_falls_silent_is_noticed_by_the_watch_too_and_found_again() -> None:
+    async def story() -> None:
+        place = Tcp()
+        await place.start()
+        cable = Cable(place.address)
+        client = TcpStore(*await cable.start(), token="sesame", answer_s=2.0)
+        first = await client.commit([Put("k", "1")])
+        assert first is not None
+        watching = asyncio.create_task(anext(aiter(client.watch("k", after=first))))
+        assert await client.commit([Put("other", "1")]) is not None
+        cable.pulled = True
+        with pytest.raises(StoreError, match="no answer"):
+            await client.read("k")
+        async with asyncio.timeout(60):
+            with pytest.raises(StoreError):
+                await watching
+        cable.pulled = False
+        assert await eventually(client, "k") == ["k"]
+        await client.close()
+        cable.close()
+        await place.server.close()
+
+    asyncio.run(story())
+
+
 def test_nobody_there_is_said_with_the_address() -> None:
     async def story() -> None:
         port = free_port()

@@ -174,6 +174,8 @@ class TcpStore:
         self._address = (host, port)
         self._token = token
         self._answer_s = answer_s
+        self._heard = 0
+        """Messages that have come, to tell a server that is slow from one that is gone."""
         self._tls = tls
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -226,6 +228,7 @@ class TcpStore:
         number = next(self._numbers) if number is None else number
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
+        heard = self._heard
         try:
             async with asyncio.timeout(self._answer_s):
                 writer = await self._connect()
@@ -233,11 +236,18 @@ class TcpStore:
                 await writer.drain()
                 return _value(await answer)
         except TimeoutError as error:
+            if self._heard == heard:
+                self._hang_up()
             raise StoreError(f"no answer from the store at {self._place} within {self._answer_s:g} s") from error
         except OSError as error:
             raise StoreError(f"the store at {self._place} cannot be reached: {error}") from error
         finally:
             self._waiting.pop(number, None)
+
+    def _hang_up(self) -> None:
+        """A host that lost its power closes no connection: without this a watch would wait for it until the kernel gives up."""
+        if self._writer is not None:
+            self._writer.transport.abort()
 
     @property
     def _place(self) -> str:
@@ -271,6 +281,7 @@ class TcpStore:
         try:
             while True:
                 message = await _read(reader)
+                self._heard += 1
                 number = int(message.get("n", 0))
                 if number in self._waiting and not self._waiting[number].done():
                     self._waiting[number].set_result(message)
