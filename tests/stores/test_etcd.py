@@ -70,13 +70,13 @@ def test_after_a_restart_data_leases_and_watches_go_on(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_jobs_with_different_prefixes_do_not_see_each_other_and_can_be_cleaned_up(etcd: EtcdProcess) -> None:
+def test_jobs_with_different_prefixes_do_not_see_each_other(etcd: EtcdProcess) -> None:
     async def story() -> None:
         one, other = EtcdStore(Etcd((etcd.endpoint,)).options), EtcdStore(Etcd((etcd.endpoint,)).options)
         await one.commit([Put("k", "1")])
         await other.commit([Put("k", "2")])
         assert [entry.value for entry in (await one.read(""))[0]] == ["1"]
-        await one.clean()
+        await one.commit([Put("k", None)])
         assert (await one.read(""))[0] == []
         assert [entry.value for entry in (await other.read(""))[0]] == ["2"]
         await one.close()

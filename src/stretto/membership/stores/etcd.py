@@ -134,12 +134,6 @@ class EtcdStore:
             if "lease not found" not in str(error):
                 raise
 
-    async def clean(self) -> None:
-        """Deletes everything of this job: when it has ended."""
-        rpc, low = self._rpc, self._key("")
-        request = rpc.DeleteRangeRequest(key=low, range_end=_end(low))
-        await self._ask(rpc.KVStub, "DeleteRange", request)
-
     async def watch(self, prefix: str, *, after: int) -> AsyncIterator[Change]:
         """Ends with `StoreError` when the connection is lost: begin again after the last revision that was seen."""
         rpc, low = self._rpc, self._key(prefix)
