@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
+
 from stretto.agent.sizing.autoscaler import SKIPPED, Autoscaler
 from stretto.agent.sizing.straggling import MOST_REPLACED, Straggling
 from stretto.batching import stragglers
-from stretto.batching.autoscale import Config, Efficiency
+from stretto.batching.autoscale import Config, Efficiency, Goal, Heuristic
 from stretto.core.errors import UsageError
 
 
@@ -16,6 +18,7 @@ class Agent:
 
     def __init__(self, *, workers: int = 1, refuses: bool = False) -> None:
         self.wanted = workers
+        self.free: int | None = None
         self.refuses = refuses
         self.told: list[str] = []
         self.speeds: Mapping[str, float] = {}
@@ -52,6 +55,19 @@ def test_a_job_that_scales_is_grown_to_what_is_allowed():
     assert agent.wanted == 4
     assert agent.told == ["1 to 2 workers: trying 2 workers", "2 to 4 workers: trying 4 workers",
                           "settled on 4 workers: the most allowed"]
+
+
+@pytest.mark.parametrize("goal", [Efficiency(0.6), Heuristic(1, 10)])
+def test_a_job_on_hosts_without_more_room_stays_as_large_as_they_allow(goal: Goal):
+    agent, clock = Agent(workers=2), [0.0]
+    agent.free = 0
+    scaler = Autoscaler(Config(goal, 2, 8), agent, clock=lambda: clock[0])
+    trained(agent, scaler, clock, steps=100, step_s={2: 0.2})
+    assert agent.wanted == 2
+    assert "all that can be had" in agent.told[-1]
+    agent.free = 2  # a host has come
+    trained(agent, scaler, clock, steps=1, step_s={2: 0.2}, first=100)
+    assert agent.wanted > 2
 
 
 def test_the_first_steps_of_a_roster_are_not_measured():

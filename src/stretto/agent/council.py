@@ -199,6 +199,11 @@ class Council:
         return keys.under(self._mirror.entries, keys.AGENTS)
 
     @property
+    def room(self) -> int:
+        """Workers that all agents together may run."""
+        return sum(int(card.get("slots", 0)) for card in self.agents.values() if not card.get("draining"))
+
+    @property
     def leader(self) -> str | None:
         return keys.value(self._mirror.entries, keys.LEADER).get("agent")
 

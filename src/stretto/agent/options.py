@@ -54,10 +54,11 @@ class RunOptions:
 
     @property
     def wanted(self) -> int:
-        """On several hosts as many as they have room for, because hosts are what is added and taken away there."""
+        """On several hosts as many as they have room for, because hosts are what is added and taken away there; a job that sizes
+        itself begins with the fewest anywhere."""
         if self.start is not None:
             return self.start
-        return self.least if self.shared is None else self.most
+        return self.least if self.shared is None or self.autoscale is not None else self.most
 
     def sizing(self) -> Config | None:
         """How the job sizes itself, if it does. Raises `UsageError`."""

@@ -258,12 +258,16 @@ def _between(config: Config, state: State, above: int, why: str) -> Decision:
 
 def _up(config: Config, state: State) -> Decision:
     """Doubles: sizes are few, and each costs a measurement."""
-    most = config.most if state.free is None else min(config.most, state.workers + state.free)
-    target = _smallest(config, min(2 * state.workers, most))
+    target = _smallest(config, min(2 * state.workers, _most(config, state)))
     if target <= state.workers:
         bound = "the most allowed" if state.workers >= config.most else "all that can be had"
         return Decision(state.workers, f"settled on {state.workers} workers: {bound}")
     return Decision(target, f"trying {target} workers")
+
+
+def _most(config: Config, state: State) -> int:
+    """That can be had and is allowed."""
+    return config.most if state.free is None else min(config.most, state.workers + state.free)
 
 
 def _smallest(config: Config, workers: int) -> int:
@@ -292,9 +296,10 @@ def _heuristic(goal: Heuristic, config: Config, state: State) -> Decision:
         slower = here is not None and above is not None and above.rate <= here.rate
         if by > 0 and slower and above is not None and state.now_s - above.at_s <= config.expiry_s:
             return Decision(state.workers, f"{state.workers + goal.by} workers were not faster")
-    target = min(max(state.workers + by, config.least), config.most)
+    target = min(max(state.workers + by, config.least), _most(config, state))
     if target == state.workers:
-        return Decision(target, f"{target} workers: the bound of {config.least}:{config.most}")
+        bound = f"the bound of {config.least}:{config.most}" if target == config.most or by < 0 else "all that can be had"
+        return Decision(target, f"{target} workers: {bound}")
     return Decision(target, f"{target} workers: {why}")
 
 

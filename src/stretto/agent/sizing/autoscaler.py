@@ -31,6 +31,11 @@ class Scaled(Protocol):
     @property
     def wanted(self) -> int: ...
 
+    @property
+    def free(self) -> int | None:
+        """Workers that could be had besides those wanted; None where nobody knows a bound."""
+        ...
+
     def scale(self, workers: int) -> None: ...
 
     def explain(self, text: str) -> None: ...
@@ -97,7 +102,7 @@ class Autoscaler:
             now_s=self._now(), workers=self._workers, wanted=self._agent.wanted, step=int(fields["step"]),
             measured=self._measured, remaining_s=remaining, changed_step=self._changed_step,
             pause_s=statistics.median(self._pauses) if self._pauses else PAUSE_S,
-            startup_s=statistics.median(self._startups) if self._startups else STARTUP_S,
+            startup_s=statistics.median(self._startups) if self._startups else STARTUP_S, free=self._agent.free,
         )
 
     def _ask(self, workers: int, reason: str) -> None:

@@ -62,7 +62,12 @@ class Tuning:
 
     @property
     def wanted(self) -> int:
-        return self._agent.council.wanted
+        """On several hosts more may be wanted than there is room for: those that cannot come are not waited for."""
+        return min(self._agent.council.wanted, max(1, self._agent.council.room))
+
+    @property
+    def free(self) -> int | None:
+        return max(0, self._agent.council.room - self.wanted)
 
     def scale(self, workers: int) -> None:
         self._agent.scale(workers)
