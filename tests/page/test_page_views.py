@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from page_harness import DESK, PHONE, Window, until
@@ -122,6 +123,41 @@ def test_buttons_scale_pause_resume_and_cancel(server: Running, windows: Windows
     one.page.get_by_role("button", name="Remove it").click()
     expect(one.page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
     expect(one.row("handled")).to_have_count(0)
+
+
+KEEP_REQUESTS = """() => {
+    const { fetch } = window
+    window.kept = []
+    window.fetch = (url, options = {}) => {
+        const name = `${options.method ?? 'GET'} ${String(url).split('/').pop()}`
+        window.kept.push(name)
+        options.signal?.addEventListener('abort', () => window.kept.push(`given up: ${name}`))
+        return fetch(url, options)
+    }
+}"""
+"""Keeps what the page asks for, and what it does not wait for any more, in order."""
+
+
+def test_what_is_asked_about_a_job_is_given_up_before_it_is_removed(server: Running, windows: Windows) -> None:
+    """An answer that comes later would be a 404, which the browser complains about."""
+    job = submit(server, "asked-about", "--steps", "100000", "--step-s", "0.05")
+    one = windows(server.url)
+    one.page.add_init_script(f"({KEEP_REQUESTS})()")
+    one.open(f"/jobs/{job.id}", token=server.token)
+    state = one.page.locator(".job-title .state")
+    expect(state).to_have_text("running")
+    one.page.route("**/explanation", lambda _: None)  # is never answered
+    with server.client() as client:
+        client.cancel(job.id)
+    expect(state).to_have_text("cancelled")
+    asked = "() => window.kept.lastIndexOf('GET explanation') > window.kept.lastIndexOf('given up: GET explanation')"
+    one.until(lambda: one.page.evaluate(asked), what="its explanation is waited for")
+    one.page.get_by_role("button", name="Remove").click()
+    one.page.get_by_role("button", name="Remove it").click()
+    expect(one.page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
+    kept = one.page.evaluate("() => window.kept")
+    asked_at = max(place for place, name in enumerate(kept) if name == "GET explanation")
+    assert asked_at < kept.index("given up: GET explanation", asked_at) < kept.index(f"DELETE {job.id}")
 
 
 def test_what_somebody_types_stays_while_the_job_goes_on(server: Running, windows: Windows) -> None:
@@ -261,6 +297,37 @@ def test_a_keyboard_reaches_everything_and_focus_is_seen(server: Running, window
     wanted = {"Skip to the content", "Cluster", "Jobs", "Policies", "Submit a job", "one worker more", "Scale", "Pause", "Cancel",
               "by time", "Loss", "Workers and pauses", "log of console", "What was asked for"}
     assert {name.replace("\u00a0", " ") for name in reached} >= wanted - {"one worker more"}
+
+
+KEEP_TEXTS = """() => {
+    const { fillText, clearRect } = CanvasRenderingContext2D.prototype
+    const kept = window.kept = new Map()
+    Object.assign(CanvasRenderingContext2D.prototype, {
+        fillText(text, ...place) {
+            const title = this.canvas.closest('figure')?.querySelector('h3')?.textContent
+            kept.set(title, [...(kept.get(title) ?? []), text])
+            return fillText.call(this, text, ...place)
+        },
+        clearRect(...place) {
+            kept.delete(this.canvas.closest('figure')?.querySelector('h3')?.textContent)
+            return clearRect.apply(this, place)
+        },
+    })
+}"""
+"""Keeps what is written into each chart since it was wiped."""
+
+
+def test_marks_of_an_axis_are_as_far_apart_as_they_say(server: Running, windows: Windows) -> None:
+    job = submit(server, "marked", "--steps", "43", "--step-s", "0.01", most=1)  # from 2.5 to about 2.4: a mark every 0.025
+    with server.client() as client:
+        until(lambda: client.job(job.id).state.ended, what="the job has ended")
+    one = windows(server.url)
+    one.page.add_init_script(f"({KEEP_TEXTS})()")
+    one.open(f"/jobs/{job.id}", token=server.token)
+    texts = "() => (window.kept.get('Loss') ?? []).filter(text => text.startsWith('2.'))"
+    one.until(lambda: len(one.page.evaluate(texts)) > 2, what="the loss is drawn")
+    marks = sorted(float(text) for text in one.page.evaluate(texts))
+    assert {round(after - before, 6) for before, after in pairwise(marks)} == {0.025}
 
 
 def test_arrow_keys_read_the_points_of_a_chart(server: Running, windows: Windows) -> None:

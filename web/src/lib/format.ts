@@ -14,6 +14,14 @@ export function figure(value: Maybe, digits = 3): string {
 
 const grouped = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
+/** A mark on an axis whose marks are `stride` apart: as many decimals as tell them from each other. */
+export function tick(value: number, stride: number): string {
+  if (!(stride >= 1e-6) || Math.abs(value) >= 1000) return figure(value);
+  const power = Math.floor(Math.log10(stride) + 1e-9);
+  const broken = Math.abs((stride / 10 ** power) % 1) > 1e-6;
+  return value.toFixed(Math.max(0, (broken ? 1 : 0) - power));
+}
+
 export function whole(value: Maybe): string {
   return value === null || value === undefined ? NONE : grouped.format(value);
 }

@@ -3,7 +3,7 @@
 import { useLayoutEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import { onScheme, styled } from "../lib/colours";
-import { clockTick, figure, moment, whole } from "../lib/format";
+import { clockTick, figure, moment, tick, whole } from "../lib/format";
 import { paint, unpaint } from "../lib/paint";
 import { now } from "../state/live";
 
@@ -150,7 +150,11 @@ function options(lines: Line[], x: "step" | "time", log: boolean, together: stri
     side: side === "left" ? 3 : 1,
     size: 52,
     grid: side === "left" ? axis.grid : { show: false },
-    values: (plot, splits) => splits.map((one) => (one === null || bare(plot, side) || (counts.has(side) && !Number.isInteger(one)) ? "" : figure(one))),
+    values: (plot, splits, _, __, stride) =>
+      splits.map((one) => {
+        if (one === null || bare(plot, side) || (counts.has(side) && !Number.isInteger(one))) return "";
+        return log && side === "left" ? figure(one) : tick(one, stride);
+      }),
   });
   return {
     width: Math.max(160, Math.floor(width)),
@@ -177,7 +181,7 @@ function stepTicks(_: uPlot, splits: number[]): string[] {
 }
 
 function timeTicks(_: uPlot, splits: number[], __: number, ___: number, stride: number): string[] {
-  return splits.map((one) => clockTick(one, stride));
+  return splits.map((one) => (stride < 1 && !Number.isInteger(one) ? "" : clockTick(one, stride)));
 }
 
 /** Whether no line of this side has a value: its axis would show numbers of nothing. */

@@ -6,6 +6,7 @@ import type { Job } from "../api/types";
 import { plural } from "../lib/format";
 import { go } from "../lib/route";
 import { forget, learn, leaving, may } from "../state/live";
+import { hush } from "../state/load";
 import { Ask, type Question } from "./ask";
 
 const ENDED = new Set(["finished", "failed", "cancelled"]);
@@ -71,6 +72,7 @@ export function Controls({ job, changed }: { job: Job; changed: () => void }) {
       yes: "Remove it",
       act: () => {
         leaving.add(job.id);
+        hush(job.id);
         void api.delete(path).then(
           () => {
             forget(job.id);
@@ -79,6 +81,7 @@ export function Controls({ job, changed }: { job: Job; changed: () => void }) {
           (error) => {
             leaving.delete(job.id);
             setSaid({ text: sentence(error), bad: true });
+            changed();
           },
         );
       },

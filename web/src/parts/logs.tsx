@@ -3,6 +3,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { api, Refusal, sentence } from "../api/client";
 import type { LogPart } from "../api/types";
+import { ask } from "../state/load";
 
 const TAIL = 65_536;
 const POLL_MS = 1_000;
@@ -61,7 +62,7 @@ const NOTHING: Log = { text: "", sources: [], note: "", ended: false };
 function useLog(job: string, source: string, active: boolean): Log {
   const [log, setLog] = useState(NOTHING);
   useEffect(() => {
-    const control = new AbortController();
+    const control = ask(job);
     let next: number | null = null;
     let timer: ReturnType<typeof setTimeout>;
     const load = async (): Promise<void> => {

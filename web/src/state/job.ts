@@ -5,7 +5,7 @@ import { api } from "../api/client";
 import type { Event, EventPage, Explanation, Job, Series, Sizes } from "../api/types";
 import { Curves } from "../lib/curves";
 import { events, generation, isRemoved, learn, leaving, line, onPoints, stream } from "./live";
-import { useLoad, useThrottled, type Loaded } from "./load";
+import { ask, useLoad, useThrottled, type Loaded } from "./load";
 
 const POINTS = 10_000;
 const EVENT_PAGES = 5;
@@ -66,7 +66,7 @@ export function useCurves(id: string, named: (names: string[]) => void): Plot {
   const { plot, tell } = held.current;
   const gap = generation.value;
   useEffect(() => {
-    const control = new AbortController();
+    const control = ask(id);
     let loaded = false;
     let early: Parameters<Curves["append"]>[0][] = [];
     const show = () => {

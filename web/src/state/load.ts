@@ -11,6 +11,26 @@ export interface Loaded<T> {
   put: (value: T) => void;
 }
 
+/** What is asked for at the moment, by key. */
+const open = new Map<string, Set<AbortController>>();
+
+/** A request's control, which `hush` reaches too. Whoever takes one aborts it in the end. */
+export function ask(key: string): AbortController {
+  const control = new AbortController();
+  const beside = open.get(key) ?? new Set();
+  open.set(key, beside.add(control));
+  control.signal.addEventListener("abort", () => {
+    beside.delete(control);
+    if (beside.size === 0 && open.get(key) === beside) open.delete(key);
+  });
+  return control;
+}
+
+/** Gives up all that is asked for under this key: it is about to go, and an answer that comes later would be an error. */
+export function hush(key: string): void {
+  for (const control of open.get(key) ?? []) control.abort();
+}
+
 /** Loads at once, when `key` changes and after every gap of the stream; `null` as key loads nothing. */
 export function useLoad<T>(key: string | null, load: (signal: AbortSignal) => Promise<T>): Loaded<T> {
   const [state, setState] = useState<{ key: string | null; value: T | null; error: Refusal | null }>({ key, value: null, error: null });
@@ -20,7 +40,7 @@ export function useLoad<T>(key: string | null, load: (signal: AbortSignal) => Pr
   const gap = generation.value;
   useEffect(() => {
     if (key === null) return;
-    const control = new AbortController();
+    const control = ask(key);
     latest.current(control.signal).then(
       (value) => !control.signal.aborted && setState({ key, value, error: null }),
       (reason: unknown) => {

@@ -135,9 +135,13 @@ function Why({ job, explanation }: { job: JobSummary; explanation: Explanation |
   );
 }
 
+/** A text in which commands stand between `backticks`. */
+function Coded({ text }: { text: string }) {
+  return <>{text.split("`").map((part, at) => (at % 2 === 1 ? <code key={at}>{part}</code> : part))}</>;
+}
+
 function Details({ explanation }: { explanation: Explanation }) {
-  const { competing, expected_start, expected_finish, would_change } = explanation;
-  const now = clock.value;
+  const { competing, would_change } = explanation;
   return (
     <>
       {competing.length > 0 && (
@@ -151,22 +155,14 @@ function Details({ explanation }: { explanation: Explanation }) {
           ))}
         </p>
       )}
-      {expected_start !== null && expected_start > now && (
-        <p>
-          <span class="muted">Expected to start</span> in {duration(expected_start - now)}
-        </p>
-      )}
-      {expected_finish !== null && expected_finish > now && (
-        <p>
-          <span class="muted">Expected to finish</span> in {duration(expected_finish - now)}
-        </p>
-      )}
       {would_change.length > 0 && (
         <>
           <p class="muted">What would change it:</p>
           <ul>
             {would_change.map((one) => (
-              <li key={one}>{one}</li>
+              <li key={one}>
+                <Coded text={one} />
+              </li>
             ))}
           </ul>
         </>
