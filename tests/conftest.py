@@ -11,8 +11,8 @@ from hypothesis import settings
 from launching import Launched, launcher
 
 # The suite gives the same answer twice: examples follow from the tests' text. STRETTO_EXPLORE=1 draws new ones.
-settings.register_profile("steady", derandomize=True)
-settings.register_profile("exploring", derandomize=False)
+settings.register_profile("steady", derandomize=True, deadline=None)
+settings.register_profile("exploring", derandomize=False, deadline=None)
 settings.load_profile("exploring" if os.environ.get("STRETTO_EXPLORE") else "steady")
 
 
