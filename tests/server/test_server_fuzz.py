@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -22,6 +23,7 @@ from server_harness import until
 
 REQUESTS = int(os.environ.get("STRETTO_FUZZ_REQUESTS", "2000"))
 OPERATIONS = 35
+SENDERS = 2
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 
 
@@ -60,30 +62,43 @@ def memory_mb(pid: int) -> float:
     return int(re.search(r"VmRSS:\s+(\d+)", text)[1]) / 1024  # type: ignore[index]
 
 
+def send(url: str, token: str, *, wanted: int, run: int, folder: Path) -> tuple[int, str]:
+    """Lets schemathesis send about so many requests: how many it sent, and what it found (nothing: an empty text)."""
+    phases = "coverage,fuzzing,stateful" if run == 0 else "fuzzing,stateful"
+    result = subprocess.run(
+        [str(Path(sys.executable).with_name("schemathesis")), "run", f"{url}/v1/openapi.json",
+         "--header", f"Authorization: Bearer {token}", "--checks", CHECKS, "--phases", phases,
+         "--max-examples", str(max(2, min(400, wanted // (2 * OPERATIONS)))), "--seed", str(run), "--request-timeout", "60",
+         "--exclude-path", "/v1/stream", "--suppress-health-check", "all", "--no-shrink", "--warnings", "off",
+         "--generation-database", "none"],
+        cwd=folder, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1", "COLUMNS": "160"}, check=False,
+    )  # fmt: skip
+    count = re.search(r"(\d[\d,]*) generated", result.stdout)
+    if result.returncode != 0 or count is None:
+        return 0, result.stdout[-6000:] + result.stderr[-1000:]
+    return int(count[1].replace(",", "")), ""
+
+
 @pytest.mark.timeout(0 if REQUESTS > 2000 else 600)
 def test_hostile_requests_cause_no_server_error_no_hang_and_no_growth(target: tuple[str, str, int, Path], tmp_path: Path) -> None:
+    """Two senders at once: making up requests costs more than answering them, and servers have more than one client."""
     url, token, pid, errors = target
     before = memory_mb(pid)
-    sent, run = 0, 0
-    while sent < REQUESTS:
-        wanted = REQUESTS - sent
-        result = subprocess.run(
-            [str(Path(sys.executable).with_name("schemathesis")), "run", f"{url}/v1/openapi.json",
-             "--header", f"Authorization: Bearer {token}",
-             "--checks", CHECKS, "--phases", "coverage,fuzzing,stateful" if run == 0 else "fuzzing,stateful",
-             "--max-examples", str(max(2, min(400, wanted // (2 * OPERATIONS)))), "--seed", str(run), "--request-timeout", "60",
-             "--exclude-path", "/v1/stream", "--suppress-health-check", "all", "--no-shrink", "--warnings", "off",
-             "--generation-database", "none"],
-            cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1", "COLUMNS": "160"}, check=False,
-        )  # fmt: skip
-        assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-1000:] + errors.read_text()[-2000:]
-        count = re.search(r"(\d[\d,]*) generated", result.stdout)
-        assert count is not None, result.stdout[-3000:]
-        sent += int(count[1].replace(",", ""))
-        run += 1
+    sent, runs = 0, 0
+    with ThreadPoolExecutor(SENDERS) as senders:
+        while sent < REQUESTS:
+            wanted = (REQUESTS - sent) // SENDERS
+            asked = [
+                senders.submit(send, url, token, wanted=wanted, run=run, folder=tmp_path) for run in range(runs, runs + SENDERS)
+            ]
+            for one in asked:
+                count, found = one.result()
+                assert not found, found + errors.read_text()[-2000:]
+                sent += count
+            runs += SENDERS
+            print(f"{sent} requests in {runs} runs, {memory_mb(pid) - before:.0f} MB more", flush=True)
     until(lambda: _ready(url), what="it still answers")
     grown = memory_mb(pid) - before
-    print(f"{sent} requests in {run} runs, {grown:.0f} MB more")
     assert grown < 120, f"{sent} requests have cost {grown:.0f} MB"
     assert "Traceback" not in errors.read_text()
 
