@@ -47,7 +47,9 @@ def test_a_command_is_submitted_shown_scaled_explained_and_cancelled(server: Run
     assert "pinned to 2" in stretto(server, "scale", "my-train", "2", "--pin")
     with server.client() as client:
         until(lambda: client.job(made).workers == 2, what="it has two")
-    assert "it is pinned there" in stretto(server, "explain", made)
+    explained = stretto(server, "explain", made)
+    assert "it is pinned there" in explained
+    assert "expected to start" not in explained, "it has"
     assert "run j-" in stretto(server, "logs", made)
     assert "submitted" in stretto(server, "events", made)
     stretto(server, "cancel", made)
@@ -142,7 +144,14 @@ def test_local_runs_are_written_as_asked_and_jobs_of_the_server_are_mentioned(
 
 
 def test_nodes_policies_and_tokens_are_listed_and_changed(server: Running) -> None:
-    assert "node0" in stretto(server, "nodes")
+    with server.client() as client:
+        made = client.submit(job("on-a-node", steps=100_000, step_s=0.1)).id
+        until(lambda: client.job(made).state == "running", what="it runs")
+        listed = stretto(server, "nodes")
+        client.cancel(made)
+        client.wait(made, timeout_s=120)
+    assert "node0" in listed
+    assert "on-a-node (1)" in listed
     assert "cordoned" in stretto(server, "nodes", "--cordon", "node0")
     assert "ready" in stretto(server, "nodes", "--uncordon", "node0")
     assert "decides" in stretto(server, "policies")
@@ -178,13 +187,13 @@ def test_a_saved_token_goes_to_its_own_server_only(tmp_path: Path, monkeypatch: 
     assert find_server() == ("http://127.0.0.1:8787", "st_secret")
     assert find_server("http://127.0.0.1:8787/") == ("http://127.0.0.1:8787", "st_secret")
     assert find_server("http://elsewhere:8787") is None
-    with pytest.raises(UsageError, match="STRETTO_TOKEN"):
+    with pytest.raises(UsageError, match=r"no token is known for the job server http://elsewhere:8787: set STRETTO_TOKEN"):
         Client("http://elsewhere:8787")
 
 
 def test_mistakes_are_told_without_a_traceback(server: Running, tmp_path: Path) -> None:
     assert "no '='" in stretto(server, "submit", "--env", "X", "--", "python", "t.py", code=2)
-    assert "min=4 is above max=2" in stretto(server, "submit", "--workers", "4:2", "--", "python", "t.py", code=1)
+    assert "--workers 4:2 allows no number" in stretto(server, "submit", "--workers", "4:2", "--", "python", "t.py", code=2)
     assert "cannot be read" in stretto(server, "submit", "nothing.yaml", cwd=tmp_path, code=2)
     environment = {**os.environ, "STRETTO_SERVER": "http://127.0.0.1:9", "STRETTO_TOKEN": "x"}
     result = subprocess.run([sys.executable, "-c", "from stretto.cli.main import main; main()", "nodes"],
@@ -251,7 +260,7 @@ def test_a_job_file_keeps_texts_as_they_are_written() -> None:
     (GOOD.replace("max: 4", "max: 4, slices: 2"), "slices=2 allows at most 2 workers"),
     (GOOD.replace("name: digits", ""), "name: is missing; add `name: …`"),
     (GOOD.replace("2h", "soon"), "job.yaml:6: deadline: 'soon' is neither a time nor a span"),
-    (GOOD.replace("digits", "Digits!"), "job.yaml:2: name:"),
+    (GOOD.replace("digits", "Digits!"), "job.yaml:2: name: small letters, digits and hyphens inside, at most 48 (it is 'Digits!')"),
     (GOOD + "name: again\n", "job.yaml:7: name: is there twice"),
     (GOOD.replace("[python", "[&a python"), ""),
     ("x: &a [1]\ny: *a\n", "anchors and aliases"),
@@ -272,6 +281,12 @@ def test_all_mistakes_of_a_file_are_told_at_once() -> None:
     with pytest.raises(UsageError) as caught:
         parse_job(GOOD.replace("max: 4", "mx: 4").replace("envs", "env"), name="job.yaml", now=0.0)
     assert len(str(caught.value).splitlines()) == 2
+    wrong = GOOD.replace("max: 4", "mx: 4").replace("min: 1", "min: 3").replace("2h", "soon").replace("digits", "Digits!")
+    with pytest.raises(UsageError) as caught:
+        parse_job(wrong + "priority: 1000\n", name="job.yaml", now=0.0)
+    told = str(caught.value).splitlines()
+    assert [line.split(": ")[1] for line in told] == ["name", "elastic.mx", "deadline", "priority"]
+    assert "above max" not in str(caught.value), "min=3 is above the default only because the misspelt max was left out"
 
 
 def test_a_relative_workdir_is_beside_its_job_file(tmp_path: Path) -> None:

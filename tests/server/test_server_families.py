@@ -47,6 +47,15 @@ def test_only_jobs_that_ended_well_count_and_only_the_latest() -> None:
     assert families.took(record(tenant="theirs")) == (), "nobody learns how long somebody else's jobs are"
 
 
+def test_what_a_family_lasted_is_the_middle_of_what_it_trained() -> None:
+    families = Families()
+    assert families.lasted(record()) is None
+    for seconds in (10.0, 30.0, 1000.0):
+        families.ended(replace(record(), started_at=200.0, ended_at=200.0 + seconds), known(1))
+    assert families.lasted(record()) == 30.0
+    assert families.lasted(record(tenant="theirs")) is None
+
+
 def test_families_are_bounded() -> None:
     families = Families()
     for place in range(MOST_FAMILIES + 1):

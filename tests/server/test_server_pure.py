@@ -197,6 +197,10 @@ def say(
     )
 
 
+def named(name: str, **more: Any) -> JobSpec:
+    return JobSpec.model_validate({**SPEC.model_dump(), "name": name, **more})
+
+
 OTHER = record(id="j-baaaaaaaaaaa", spec=SPEC.model_copy(update={"name": "char"}), wanted=4, workers=4, nodes={"node0": 4})
 
 
@@ -221,6 +225,37 @@ def test_a_job_that_waits_for_an_end_says_whose_and_when() -> None:
     runs = say(record(spec=spec, wanted=1, workers=1), [OTHER], known=own)
     assert runs.sentence == "'digits' has 1 worker of at most 4: the other slots belong to 'char' (4); expected to finish in 2 min."
     assert runs.would_change[0] == "one of 'char' (4) ends or shrinks"
+
+
+def test_those_who_wait_take_their_turns_and_an_unknown_length_gives_no_expected_start() -> None:
+    two = [replace(OTHER, id=f"j-{name * 12}", spec=named(name, steps=steps), wanted=1) for name, steps in (("b", 140), ("c", 180))]
+    knowns = {one.id: Known(step=100, steps_per_s=2.0) for one in two}
+    waits = {"state": JobState.QUEUED}
+    queue = [record(id=f"j-{name * 12}", spec=named(name), submitted_at=t, **waits) for name, t in (("d", 1.0), ("e", 2.0))]
+    last = record(state=JobState.QUEUED, submitted_at=3.0)
+    found = [say(one, [*two, *queue, last], slots=2, knowns=knowns) for one in (*queue, last)]
+    assert [one.expected_start for one in found] == [1020.0, 1040.0, None], "two ends, one each; how long those take is not known"
+    assert found[0].sentence.endswith("; expected to start in 20 s, when 'b' should end.")
+    assert found[1].sentence.endswith("; expected to start in 40 s, when 'b' and 'c' should end.")
+    assert found[0].would_change[-1] == "1 more slot"
+    told = say(last, [*two, *queue], slots=2, knowns=knowns, lasted=lambda one: 30.0 if one.name == "d" else None)
+    assert (told.expected_start, told.expected_finish) == (1050.0, None), "when 'd', which is started at 1020, should end"
+    assert "'d'" in told.sentence
+    own = say(last, [*two, *queue], slots=2, knowns=knowns, lasted=lambda _: 30.0)
+    assert own.expected_finish == 1080.0
+    urgent = replace(last, spec=last.spec.model_copy(update={"priority": 1}))
+    assert say(urgent, [*two, *queue], slots=2, knowns=knowns).expected_start == 1020.0, "a higher priority goes first"
+    endless = replace(queue[0], spec=named("d", elastic={"min": 9, "max": 9}))
+    assert say(queue[1], [*two, endless], slots=2, knowns=knowns).expected_start == 1020.0, "one that never fits is in nobody's way"
+
+
+def test_the_words_of_a_policy_are_not_said_twice() -> None:
+    found = explain(
+        record(state=JobState.QUEUED), Known(), others=[OTHER], knowns={OTHER.id: Known()}, slots=4, now=1000.0, decision=1,
+        reason="waits: its slots are worth more to others now", alarm=None, tenant=None,
+    )  # fmt: skip
+    assert found.sentence.count("waits") == 1
+    assert "(its slots are worth more to others now)" in found.sentence
 
 
 def test_a_quota_is_named_as_what_holds_a_job_back() -> None:

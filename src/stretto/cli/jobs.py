@@ -123,9 +123,5 @@ def explain(*, run: str, server: str | None, output: Output = Output.TABLE, **_:
     if show(found, output):
         return
     print(found.sentence)
-    if found.expected_start is not None and found.constraint in ("slots", "policy", "minimum"):
-        print(f"expected to start in {ago(found.expected_start)}")
-    if found.expected_finish is not None and found.constraint != "ended":
-        print(f"expected to finish in {ago(found.expected_finish)}")
     for line in found.would_change:
         print(f"would change it: {line}")

@@ -24,13 +24,14 @@ def command(
         if uncordon is not None:
             ask.cordon(uncordon, cordoned=False)
         found = ask.nodes()
+        names = {one.job: one.name for one in ask.allocation().items}
     if not show(found, output):
         rows = [
-            (one.name, one.type, f"{one.used}/{one.slots}", "cordoned" if one.cordoned else "ready", _jobs(one.jobs))
+            (one.name, one.type, f"{one.used}/{one.slots}", "cordoned" if one.cordoned else "ready", _jobs(one.jobs, names))
             for one in found.items
         ]
         table(("node", "type", "used", "state", "jobs"), rows)
 
 
-def _jobs(jobs: dict[str, int]) -> str:
-    return ", ".join(f"{job}×{count}" for job, count in jobs.items()) or "-"
+def _jobs(jobs: dict[str, int], names: dict[str, str]) -> str:
+    return ", ".join(f"{names.get(job, job)} ({count})" for job, count in jobs.items()) or "-"

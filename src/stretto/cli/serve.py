@@ -28,6 +28,7 @@ def command(
     quota: Annotated[int | None, Option(help="Slots that one tenant may hold.", show_default=False)] = None,
     cooldown: Annotated[float, Option(help="Seconds that a job is not grown again after a change.")] = 5.0,
 ) -> None:
+    from stretto.server import VERSION
     from stretto.server.running import serve
     from stretto.server.settings import Settings
 
@@ -37,5 +38,5 @@ def command(
             allowed_hosts=tuple(allowed_host or ()), slots=slots, nodes=nodes, price=price, policy=policy, interval_s=interval,
             policy_timeout_s=policy_timeout, quota=quota, cooldown_s=cooldown,
         ),
-        say=lambda url, token: print(f"{url}/#token={token}\ntoken: {token}", flush=True),
+        say=lambda url, token: print(f"stretto {VERSION}: {url}/#token={token}\ntoken: {token}", flush=True),
     )  # fmt: skip

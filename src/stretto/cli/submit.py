@@ -19,7 +19,7 @@ def command(
     ],
     *,
     workers: Annotated[
-        str | None, Option("--workers", "-w", metavar="N|A:B", help="How many, of a command.", show_default=False)
+        str | None, Option("--workers", "-w", metavar="N|A:B", help="How many; before what a job file says.", show_default=False)
     ] = None,
     name: Annotated[str | None, Option(help="The job's name [default: the script's].", show_default=False)] = None,
     env: Annotated[list[str] | None, Option("--env", "-e", metavar="KEY=VALUE", help="Environment.", show_default=False)] = None,
@@ -63,6 +63,8 @@ def _job(what: list[str], *, workers: str | None, name: str | None, workdir: Pat
         from stretto.agent.options import parse_workers
 
         least, most = parse_workers(workers)
+        if not 1 <= least <= most:
+            raise UsageError(f"--workers {workers} allows no number: write the fewest, then the most, as in --workers 1:4")
         fields["elastic"] = {**fields.get("elastic", {}), "min": least, "max": most}
     if name is not None:
         fields["name"] = name

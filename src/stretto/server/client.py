@@ -69,7 +69,12 @@ class Client:
     ) -> None:
         found = find_server(url, token)
         if found is None:
-            raise UsageError("no job server is known: start one with `stretto serve`, or set STRETTO_SERVER and STRETTO_TOKEN")
+            where = url or os.environ.get("STRETTO_SERVER")
+            raise UsageError(
+                f"no token is known for the job server {where}: set STRETTO_TOKEN (a saved login is for its own server only)"
+                if where
+                else "no job server is known: start one with `stretto serve`, or set STRETTO_SERVER and STRETTO_TOKEN"
+            )
         self.url, secret = found
         self._http = httpx.Client(
             base_url=self.url, headers={"Authorization": f"Bearer {secret}"}, timeout=timeout_s, verify=verify, trust_env=False

@@ -22,6 +22,20 @@ MASK = "********"
 SECRET = re.compile(r"(secret|token|passw|credential|api_?key|private|auth|_key$|^key$|cookie|session|dsn)", re.IGNORECASE)
 
 
+PATTERNS = {
+    str(Name.__metadata__[0].pattern): "small letters, digits and hyphens inside, at most 48",  # type: ignore[attr-defined]
+    str(EnvName.__metadata__[0].pattern): "letters, digits and underscores, no digit first, at most 128",  # type: ignore[attr-defined]
+}
+KINDS = {"dict_type": "should be a mapping: `key: value` lines", "model_type": "should be a mapping: `key: value` lines"}
+
+
+def words(error: Any) -> str:
+    """A mistake that pydantic has found, in the words of a job file. Never the input: it may be a secret."""
+    pattern = str((error.get("ctx") or {}).get("pattern"))
+    text = PATTERNS.get(pattern) or KINDS.get(error["type"]) or str(error.get("msg", "not valid"))
+    return text.removeprefix("Value error, ")[:500]
+
+
 class Strict(BaseModel):
     """Unknown keys are errors; texts with a NUL are too, because no process argument can carry one."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import Any
 
@@ -15,6 +14,7 @@ from stretto.core.errors import StrettoError
 from stretto.server.api.hub import TooMany
 from stretto.server.api.security import problem
 from stretto.server.jobs.state import Changed, Conflict
+from stretto.server.spec import words
 from stretto.server.storage.records import StorageDown
 
 log = logging.getLogger("stretto.server")
@@ -65,9 +65,3 @@ def install(app: FastAPI) -> None:
     async def _inside(request: Request, error: Exception) -> JSONResponse:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return answer(500, "an error inside the server: its log has the details")
-
-
-def words(error: dict[str, Any]) -> str:
-    """pydantic's message without its prefix, and never the input: it may be a secret."""
-    text = str(error.get("msg", "not valid"))
-    return text.removeprefix("Value error, ")[:500] if not error.get("ctx") or len(json.dumps(text)) < 2000 else "not valid"

@@ -3,10 +3,10 @@ change it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from stretto.server.decisions.forecast import Forecast, forecast
+from stretto.server.decisions.forecast import Asked, Forecast, before, forecast
 from stretto.server.decisions.snapshot import limits
 from stretto.server.jobs.known import Known
 from stretto.server.jobs.state import Record
@@ -44,7 +44,8 @@ class Scene:
 
     @property
     def tail(self) -> str:
-        return f" ({self.reason})" if self.reason else ""
+        words = self.reason.removeprefix("waits: ")
+        return f" ({words})" if words else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +70,25 @@ def explain(
     tenant: str | None,
     resizes: bool = True,
     quota: int | None = None,
+    lasted: Callable[[Record], float | None] = lambda _: None,
 ) -> Explanation:
-    """`tenant` is who asks: jobs of other tenants are counted, not named. None sees all."""
+    """`tenant` is who asks: jobs of other tenants are counted, not named. None sees all. `lasted` is how long jobs of a family
+    have trained."""
     held = [other for other in others if other.id != record.id and other.wanted > 0]
     least, most, why = limits(record, known)
     free = max(0, slots - record.wanted - sum(other.wanted for other in held))
     own = quota - sum(other.wanted for other in held if other.tenant == record.tenant) if quota is not None else None
     scene = Scene(record, least, most, why, slots, free, _competitors(held, tenant), reason, own)
     said = _say(scene)
-    expected = forecast(record, known, held=held, knowns=knowns, least=least, slots=slots, now=now, resizes=resizes)
-    sentence = f"{said.text}{_when(record, expected, held, now, tenant)}."
+
+    def lasts(one: Record) -> float | None:
+        left = (known if one.id == record.id else knowns[one.id]).remaining_s(steps=one.spec.steps)
+        return lasted(one) if left is None and one.started_at is None else left
+
+    asked = Asked(slots, now, resizes, lambda one: least if one.id == record.id else limits(one, knowns[one.id])[0], lasts)
+    ahead = before(record, others)
+    expected = forecast(record, held=held, ahead=ahead, asked=asked)
+    sentence = f"{said.text}{_when(record, expected, [*held, *ahead], now, tenant)}."
     if alarm and record.state in (JobState.QUEUED, JobState.RUNNING):
         sentence += f" The last decision failed and sizes were kept: {alarm}."
     return Explanation(
@@ -148,7 +158,7 @@ def _say_queued(scene: Scene) -> Said:
         return Said(text, "policy", ("the next decision",))
     needs = f"it needs {_count(least, 'slot')}, {free} of {slots} free"
     text = f"{name} waits: {needs}; the others belong to {scene.others}{scene.tail}"
-    return Said(text, "slots", (f"one of {scene.others} ends or shrinks", "a higher priority", f"{least - free} more slots"))
+    return Said(text, "slots", (f"one of {scene.others} ends or shrinks", "a higher priority", _count(least - free, "more slot")))
 
 
 def _say_running(scene: Scene) -> Said:
@@ -176,12 +186,12 @@ def _say_running(scene: Scene) -> Said:
     return Said(text, "policy", ("a changed model or progress of the job", f"`stretto scale {record.id} {most}`"))
 
 
-def _when(record: Record, expected: Forecast, held: Sequence[Record], now: float, tenant: str | None) -> str:
+def _when(record: Record, expected: Forecast, others: Sequence[Record], now: float, tenant: str | None) -> str:
     """The expected start of a job that waits, and the expected finish, as the end of the sentence."""
     words = ""
     if record.state is JobState.QUEUED and expected.start is not None:
-        names = [f"'{one.name}'" for one in held if one.id in expected.after and tenant in (None, one.tenant)]
-        room = f", when {' and '.join(names[:MOST_NAMED])} should end" if names else ""
+        names = [f"'{one.name}'" for one in others if one.id in expected.after and tenant in (None, one.tenant)]
+        room = f", when {' and '.join(names)} should end" if 0 < len(names) <= MOST_NAMED else ""
         words = f"; expected to start {f'in {_span(expected.start - now)}{room}' if expected.after else 'at the next decision'}"
     if not record.state.ended and expected.finish is not None:
         joint = " and to finish" if words else "; expected to finish"

@@ -1,14 +1,16 @@
 """When a job is expected to start and to finish, and whose end it waits for: pure.
 
-Both are what today's speeds and sizes say. A job that has never trained and whose length nobody knows has no expected finish.
+Both are what today's speeds and sizes say, with those who wait taking their turns by priority and arrival. A job that has never
+trained is taken to last as long as others of its family did; where nobody knows how long somebody in the way will take, there is no
+expected start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
-from stretto.server.jobs.known import Known
 from stretto.server.jobs.state import Record
 from stretto.server.models import JobState
 
@@ -21,46 +23,61 @@ class Forecast:
     """Ids of the jobs whose ends make room; empty if nobody has to end."""
 
 
-def forecast(
-    record: Record,
-    known: Known,
-    *,
-    held: Sequence[Record],
-    knowns: Mapping[str, Known],
-    least: int,
-    slots: int,
-    now: float,
-    resizes: bool,
-) -> Forecast:
-    """`held` are the others that have slots; `resizes` is whether the policy makes them smaller for somebody who waits."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a forecast goes by."""
+
+    slots: int
+    now: float
+    resizes: bool
+    """Whether the policy makes jobs smaller for somebody who waits."""
+    least: Callable[[Record], int]
+    """The fewest workers that a job runs with."""
+    lasts: Callable[[Record], float | None]
+    """The seconds that a job still has to train, where that can be known."""
+
+
+def forecast(record: Record, *, held: Sequence[Record], ahead: Sequence[Record], asked: Asked) -> Forecast:
+    """`held` are the others that have slots, `ahead` those that wait and come before this one, in order."""
     if record.state.ended:
         return Forecast(record.started_at, record.ended_at)
-    remaining = known.remaining_s(steps=record.spec.steps)
+    lasts = asked.lasts(record)
     if record.state is JobState.RUNNING:
-        return Forecast(record.started_at, None if remaining is None else now + remaining)
-    if record.state is not JobState.QUEUED or least > slots:
+        return Forecast(record.started_at, None if lasts is None else asked.now + lasts)
+    if record.state is not JobState.QUEUED or asked.least(record) > asked.slots:
         return Forecast(record.started_at)
-    start, after = _start(held, knowns, least, slots, now, resizes=resizes)
-    return Forecast(start, None if start is None or remaining is None else start + remaining, after)
+    start, after = _start([*ahead, record], held, asked)
+    return Forecast(start, None if start is None or lasts is None else start + lasts, after)
 
 
-def _start(
-    held: Sequence[Record], knowns: Mapping[str, Known], least: int, slots: int, now: float, *, resizes: bool
-) -> tuple[float | None, tuple[str, ...]]:
-    """When enough slots are free: at the next decision, or when enough of the others have finished."""
-    free = slots - sum(other.wanted for other in held)
-    spare = sum(max(0, other.wanted - other.spec.elastic.min) for other in held) if resizes else 0
-    if free + spare >= least:
-        return now, ()
-    ends = sorted(
-        (left, other.id, other.wanted)
-        for other in held
-        if (left := knowns[other.id].remaining_s(steps=other.spec.steps)) is not None
-    )
-    after: list[str] = []
-    for left, job, workers in ends:
-        free += workers
-        after.append(job)
-        if free >= least:
-            return now + left, tuple(after)
-    return None, ()
+def before(record: Record, others: Sequence[Record]) -> list[Record]:
+    """Those who wait and come before this one: higher priority first, then who came first."""
+
+    def turn(one: Record) -> tuple[int, float, str]:
+        return -one.spec.priority, one.submitted_at, one.id
+
+    return sorted((one for one in others if one.state is JobState.QUEUED and turn(one) < turn(record)), key=turn)
+
+
+def _start(queue: Sequence[Record], held: Sequence[Record], asked: Asked) -> tuple[float | None, tuple[str, ...]]:
+    """When the last of the queue gets its fewest workers: each as soon as there is room, in order; ends make room."""
+    kept = {one.id: min(one.wanted, asked.least(one)) if asked.resizes else one.wanted for one in held}
+    room = asked.slots - sum(kept.values())
+    ends = [(left, one.id) for one in held if (left := asked.lasts(one)) is not None]
+    heapify(ends)
+    passed, after = 0.0, list[str]()
+    for one in queue:
+        least = asked.least(one)
+        if least > asked.slots:
+            continue
+        while room < least:
+            if not ends:
+                return None, ()
+            passed, job = heappop(ends)
+            room += kept[job]
+            after.append(job)
+        room -= least
+        kept[one.id] = least
+        if (lasts := asked.lasts(one)) is not None:
+            heappush(ends, (passed + lasts, one.id))
+    return asked.now + passed, tuple(after)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
+from statistics import median
 
 from stretto.server.jobs.known import Known
 from stretto.server.jobs.state import Record
@@ -31,7 +32,8 @@ def family(record: Record) -> Family:
 class Families:
     """In memory: it is learned again from the ended jobs that are kept when the server starts."""
 
-    _took: OrderedDict[Family, deque[float]] = field(default_factory=OrderedDict)
+    _took: OrderedDict[Family, deque[tuple[float, float]]] = field(default_factory=OrderedDict)
+    """(samples, seconds from the first step to the end) of each."""
 
     def ended(self, record: Record, known: Known) -> None:
         """A job that has ended: if it ended well, what it took counts."""
@@ -40,10 +42,16 @@ class Families:
         key = family(record)
         took = self._took.setdefault(key, deque(maxlen=MOST_FINISHED))
         self._took.move_to_end(key)
-        took.append(float(known.samples))
+        began, ended = record.started_at, record.ended_at
+        took.append((float(known.samples), ended - began if began is not None and ended is not None else 0.0))
         while len(self._took) > MOST_FAMILIES:
             self._took.popitem(last=False)
 
     def took(self, record: Record) -> tuple[float, ...]:
         """Samples that finished jobs of this one's family took, oldest first."""
-        return tuple(self._took.get(family(record), ()))
+        return tuple(samples for samples, _ in self._took.get(family(record), ()))
+
+    def lasted(self, record: Record) -> float | None:
+        """Seconds that a job of this family trains, half of them less; None of a family that is not known."""
+        seconds = [one for _, one in self._took.get(family(record), ()) if one > 0]
+        return median(seconds) if seconds else None

@@ -13,11 +13,13 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from stretto.core.errors import UsageError
-from stretto.server.spec import JobSpec
+from stretto.server.spec import JobSpec, words
 
 MOST_BYTES = 1 << 20
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-Lines = dict[tuple[str | int, ...], int]
+At = tuple[str | int, ...]
+"""The keys that lead to a place in a file."""
+Lines = dict[At, int]
 
 
 def read_job_file(path: Path, *, now: float | None = None) -> JobSpec:
@@ -40,15 +42,18 @@ def parse_job(text: bytes | str, *, name: str, now: float) -> JobSpec:
     value = _load(text, name, lines)
     if not isinstance(value, dict):
         raise UsageError(f"{name}:1: a job file is a list of `key: value` lines, this is {_kind(value)}")
-    mistakes = _unknown(value, JobSpec, (), lines)
+    unknown = _unknown(value, JobSpec, ())
+    mistakes = [(lines.get((*at, key), 1), f"{_dotted((*at, key))}: unknown key{hint}") for at, key, hint in unknown]
     _deadline(value, lines, mistakes, now)
-    if not mistakes:
-        try:
-            return JobSpec.model_validate(value)
-        except ValidationError as error:
-            mistakes = [_mistake(one, lines) for one in error.errors()]
+    try:
+        spec = JobSpec.model_validate(value)
+        if not mistakes:
+            return spec
+    except ValidationError as error:
+        spoilt = {at for at, _, _ in unknown}
+        mistakes += [_mistake(one, lines) for one in error.errors() if not _follows(one, spoilt)]
     mistakes.sort()
-    raise UsageError("\n".join(f"{name}:{line}: {words}" for line, words in dict.fromkeys(mistakes)))
+    raise UsageError("\n".join(f"{name}:{line}: {text}" for line, text in dict.fromkeys(mistakes)))
 
 
 def _load(text: bytes | str, name: str, lines: Lines) -> Any:
@@ -59,12 +64,12 @@ def _load(text: bytes | str, name: str, lines: Lines) -> Any:
     except (yaml.YAMLError, UnicodeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark is not None else 1
-        words = getattr(error, "problem", None) or "this is not YAML"
-        raise UsageError(f"{name}:{line}: {words}") from None
+        problem = getattr(error, "problem", None) or "this is not YAML"
+        raise UsageError(f"{name}:{line}: {problem}") from None
     return _plain(node, (), lines, name) if node is not None else None
 
 
-def _plain(node: yaml.Node, at: tuple[str | int, ...], lines: Lines, name: str) -> Any:
+def _plain(node: yaml.Node, at: At, lines: Lines, name: str) -> Any:
     lines.setdefault(at, node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode):
         found: dict[Any, Any] = {}
@@ -80,7 +85,7 @@ def _plain(node: yaml.Node, at: tuple[str | int, ...], lines: Lines, name: str) 
     return _scalar(node, at)
 
 
-def _scalar(node: Any, at: tuple[str | int, ...]) -> Any:
+def _scalar(node: Any, at: At) -> Any:
     # Arguments and environment are texts: `0.10` must stay `0.10`, and `yes` must not become true.
     if at and at[0] in ("run", "envs") and node.tag != "tag:yaml.org,2002:null":
         return node.value
@@ -93,19 +98,25 @@ def _scalar(node: Any, at: tuple[str | int, ...]) -> Any:
         loader.dispose()
 
 
-def _unknown(value: dict[str, Any], model: type[BaseModel], at: tuple[str | int, ...], lines: Lines) -> list[tuple[int, str]]:
-    """Keys that do not exist, with what was probably meant."""
-    mistakes: list[tuple[int, str]] = []
-    for key, inner in value.items():
+def _unknown(value: dict[str, Any], model: type[BaseModel], at: At) -> list[tuple[At, str, str]]:
+    """Keys that do not exist, with what was probably meant. They are taken out: the rest may have mistakes of its own."""
+    found: list[tuple[At, str, str]] = []
+    for key, inner in list(value.items()):
         field = model.model_fields.get(key)
         if field is None:
             close = difflib.get_close_matches(key, list(model.model_fields), n=1, cutoff=0.5)
             where = f"; did you mean '{close[0]}'?" if close else f"; known here: {', '.join(model.model_fields)}"
-            elsewhere = _elsewhere(key) if not at else ""
-            mistakes.append((lines.get((*at, key), 1), f"{_dotted((*at, key))}: unknown key{elsewhere or where}"))
+            found.append((at, key, (_elsewhere(key) if not at else "") or where))
+            del value[key]
         elif isinstance(inner, dict) and (nested := _model(field.annotation)) is not None:
-            mistakes += _unknown(inner, nested, (*at, key), lines)
-    return mistakes
+            found += _unknown(inner, nested, (*at, key))
+    return found
+
+
+def _follows(error: Any, spoilt: set[At]) -> bool:
+    """Whether a mistake may only be there because a misspelt key beside it was taken out."""
+    at = tuple(error["loc"])
+    return (error["type"] == "missing" and at[:-1] in spoilt) or (error["type"] == "value_error" and at in spoilt)
 
 
 def _elsewhere(key: str) -> str:
@@ -129,6 +140,7 @@ def _deadline(value: dict[str, Any], lines: Lines, mistakes: list[tuple[int, str
             value["deadline"] = deadline(value["deadline"], now=now)
         except ValueError as error:
             mistakes.append((lines.get(("deadline",), 1), f"deadline: {error}"))
+            del value["deadline"]
 
 
 def deadline(value: object, *, now: float) -> float:
@@ -151,7 +163,6 @@ def _mistake(error: Any, lines: Lines) -> tuple[int, str]:
     at = tuple(part for part in error["loc"] if not (isinstance(part, str) and "[" in part) and part not in ("str", "list"))
     while at and at not in lines:
         at = at[:-1]
-    words = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "missing":
         key = str(error["loc"][-1])
         return lines.get(at, 1), f"{_dotted(tuple(error['loc']))}: is missing; add `{key}: …`"
@@ -161,10 +172,10 @@ def _mistake(error: Any, lines: Lines) -> tuple[int, str]:
         if isinstance(shown, str | int | float | bool) and len(repr(shown)) < 80 and at[:1] != ("envs",)
         else ""
     )
-    return lines.get(at, 1), f"{_dotted(at)}: {words[:300]}{given}"
+    return lines.get(at, 1), f"{_dotted(at)}: {words(error)}{given}"
 
 
-def _dotted(at: tuple[str | int, ...]) -> str:
+def _dotted(at: At) -> str:
     return ".".join(str(part) for part in at) or "the file"
 
 

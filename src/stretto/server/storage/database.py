@@ -57,7 +57,9 @@ def migrate(engine: Engine, revision: str = "head") -> None:
         with engine.begin() as connection:
             command.upgrade(_alembic(connection), revision)
     except (exc.OperationalError, exc.DatabaseError) as error:
-        raise UsageError(f"the database {engine.url.render_as_string()} cannot be used: {first_line(error)}") from error
+        embedded = engine.dialect.name == "sqlite"
+        fix = "choose another --home or --database" if embedded else "is it running, and is --database right?"
+        raise UsageError(f"the database {shown(engine)} cannot be used: {first_line(error)}: {fix}") from error
 
 
 def _alembic(connection: Connection) -> Config:
@@ -65,6 +67,11 @@ def _alembic(connection: Connection) -> Config:
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
     config.attributes["connection"] = connection
     return config
+
+
+def shown(engine: Engine) -> str:
+    """The database's address as its user wrote it, without the password."""
+    return engine.url.set(drivername=engine.dialect.name).render_as_string(hide_password=True)
 
 
 def first_line(error: BaseException) -> str:
@@ -90,7 +97,7 @@ class Lock:
             free = _try_lock(self._file)
         if not free:
             self.release()
-            raise UsageError(f"another server works on {engine.url.render_as_string()}: stop it, or give this one its own --home")
+            raise UsageError(f"another server works on {shown(engine)}: stop it, or give this one its own --home")
 
     def alive(self) -> bool:
         """False once a PostgreSQL session was lost: somebody else may hold the lock now."""

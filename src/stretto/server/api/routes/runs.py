@@ -21,7 +21,7 @@ from stretto.server.decisions.explain import explain
 from stretto.server.decisions.fitting import FIXED_SIZES
 from stretto.server.jobs.known import Point
 from stretto.server.jobs.state import Record
-from stretto.server.models import ACTIVE
+from stretto.server.models import ACTIVE, JobState
 from stretto.server.spec import scrub
 from stretto.server.storage.records import MOST_POINTS
 
@@ -147,7 +147,7 @@ async def explanation(who: Who, job: JobId) -> models.Explanation:
     return explain(
         record,
         server.book.known[record.id],
-        others=server.book.with_state(*ACTIVE),
+        others=server.book.with_state(JobState.QUEUED, *ACTIVE),
         knowns=server.book.known,
         slots=slots(server),
         now=time.time(),
@@ -157,4 +157,5 @@ async def explanation(who: Who, job: JobId) -> models.Explanation:
         tenant=who.tenant,
         resizes=server.decider.policy not in FIXED_SIZES,
         quota=server.settings.quota,
+        lasted=server.book.families.lasted,
     )
