@@ -253,6 +253,12 @@ def test_an_evaluation_covers_every_sample_once():
         ("job.share(model=3)", ["model", "int", "state_dict"]),
         ("job.share(a=nn.SyncBatchNorm(3)); next(iter(job.loader(TensorDataset(x, y), batch_size=8)))", ["SyncBatchNorm"]),
         ("next(job.epochs(3))", ["job.loader"]),
+        ("job.loader(torch.utils.data.DataLoader(TensorDataset(x, y)), batch_size=8)", ["DataLoader", "give it the dataset"]),
+        ("job.loader(torch.utils.data.ChainDataset([]), batch_size=8)", ["a ChainDataset", "__len__ and __getitem__"]),
+        ("job.loader(iter([1, 2]), batch_size=8)", ["list_iterator", "__len__ and __getitem__"]),
+        ("next(iter(job.loader(TensorDataset(x, y), batch_size=8)))", ["shares no parameter", "job.share(model=model"]),
+        ("job.share(o=torch.optim.SGD(nn.Linear(6, 3).parameters())); next(iter(job.loader(TensorDataset(x, y), batch_size=8)))",
+         ["job.share(o=…)", "shape (3, 6)", "no shared module"]),
     ],
 )
 def test_what_cannot_be_right_is_refused_with_the_fix(body, words):
@@ -283,11 +289,83 @@ for step in data:
         ({"after": "torch.set_num_threads(2)"}, ["2 threads", "--threads 2"]),
         ({"after": "step.log(loss=1)"}, ["inside the loop"]),
         ({"end": "step.log(loss=model(a))"}, ["loss", "shape"]),
+        ({"after": "torch.optim.Adam(model.parameters()).step()"}, ["(Adam)", "is not shared", "job.share(optimizer=…)"]),
+        ({"inside": "next(iter(data))"}, ["before step 0 of loader 0 has ended", "one training loader at a time"]),
         ({"inside": "emb(torch.tensor([1])).sum().backward()"}, ["sparse", "nn.Embedding"]),
     ],
 )
 def test_a_loop_that_cannot_be_right_is_refused_with_the_fix(places, words):
     refused(LOOP.format(**{"before": "pass", "inside": "pass", "end": "pass", "after": "pass", **places}), *words)
+
+
+def test_every_pass_of_a_step_brings_what_it_logs_and_the_first_word_on_a_name_counts():
+    check("""
+    model = nn.Linear(6, 3)
+    job.share(model=model)
+    for step in job.loader(TensorDataset(x, y), batch_size=64):
+        for a, b in step:
+            step.log(critic=1, both=10)
+        for a, b in step:
+            step.log(generator=2, both=20)
+        assert step.metrics == {"critic": 1, "both": 10, "generator": 2}, step.metrics
+    assert job.last_metrics == step.metrics
+    """)
+
+
+SHARED = """
+model = nn.Linear(6, 3)
+opt = {optimizer}(model.parameters(), lr=0.1)
+class Wrapper:
+    def state_dict(self): return opt.state_dict()
+    def load_state_dict(self, held): opt.load_state_dict(held)
+job.share(model=model{also})
+for step in job.loader(TensorDataset(x, y), batch_size=32):
+    for a, b in step:
+        F.cross_entropy(model(a), b).backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize(("optimizer", "also"), [("torch.optim.SGD", ""), ("torch.optim.Adam", ", opt=Wrapper()")])
+def test_an_optimizer_without_a_state_need_not_be_shared_and_one_in_a_wrapper_is(optimizer, also):
+    check(SHARED.format(optimizer=optimizer, also=also))
+
+
+LEAVING = """
+model = nn.Linear(6, 3)
+opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+job.share(model=model, optimizer=opt)
+data = job.loader(TensorDataset(x, y), batch_size=16)
+seen = []
+for epoch in job.epochs(3):
+    for step in data:
+        {before}
+        seen.append((step.index, step.epoch, step.first))
+        for a, b in step:
+            F.cross_entropy(model(a), b).backward()
+        opt.step()
+        {after}
+print(seen, job.step)
+"""
+
+
+def test_a_step_at_whose_end_the_sweep_is_left_counts_and_the_next_epoch_begins_anew():
+    out = check(LEAVING.format(before="pass", after="if step.first == 16: break"))
+    assert out.strip() == "[(0, 0, 0), (1, 0, 16), (2, 1, 0), (3, 1, 16), (4, 2, 0), (5, 2, 16)] 6"
+
+
+def test_a_step_that_was_not_begun_when_the_sweep_was_left_does_not_count():
+    out = check(LEAVING.format(before="if step.first == 16: break", after="pass"))
+    assert out.strip().endswith("[(0, 0, 0), (1, 1, 0), (2, 2, 0)] 3"), out
+
+
+def test_two_training_loaders_are_swept_over_one_after_the_other():
+    refused("""
+    job.share(model=nn.Linear(6, 3))
+    one, two = (job.loader(TensorDataset(x, y), batch_size=16) for _ in range(2))
+    for a, b in zip(one, two):
+        pass
+    """, "before step 0 of loader 0 has ended", "StackDataset")
 
 
 def test_rng_is_reset_for_every_slice():

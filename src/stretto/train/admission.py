@@ -18,6 +18,7 @@ from stretto.train.memory import Carried
 from stretto.train.reduce.group import Group
 from stretto.train.reduce.reducer import Reducer
 from stretto.train.sharing import transfer
+from stretto.train.sharing.forgotten import Forgotten, check_shared
 from stretto.train.sharing.room import Handover, spread, touched
 from stretto.train.sharing.routes import Routes
 from stretto.train.sharing.state import spec
@@ -57,6 +58,9 @@ class Admission:
             return
         if not job.slices:
             raise ScriptError("training began before any job.loader was made")
+        if any(loader.train for loader in job._loaders):
+            check_shared(job._shared)
+        Forgotten(job._shared)
         job._reducer = Reducer(job.slices)
         job._planning.start()
         job._prepare_gradients()

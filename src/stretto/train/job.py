@@ -15,7 +15,7 @@ from stretto.core.errors import Broken, ScriptError
 from stretto.train.admission import Admission
 from stretto.train.checkpoint.saver import Saver
 from stretto.train.data.asked import asked_batch, asked_slices
-from stretto.train.data.loader import Loader, check_loader
+from stretto.train.data.loader import Loader, check_dataset, check_loader
 from stretto.train.entry.link import Link, Quiet
 from stretto.train.memory import Carried
 from stretto.train.passes import OUTSIDE, Passes
@@ -120,6 +120,7 @@ class Job:
         pin_memory: bool = False,
     ) -> Loader:
         """Global batches of `batch_size` samples, whatever the number of workers. `train=False` spreads an evaluation."""
+        check_dataset(dataset)
         slices = asked_slices(slices)
         if slices is None:
             slices = self.slices or SLICES
@@ -156,11 +157,13 @@ class Job:
         for epoch in range(self._epoch or 0, count):
             self._epoch = epoch
             yield epoch
+            self._settle()
             self._admission.restored.clear()
             self._epoch = epoch + 1
 
     def digest(self) -> str:
         """SHA-256 of everything shared and of the job's place: equal on all workers at a step boundary."""
+        self._settle()
         return self._shared.digest(self._admission.place(public=True))
 
     def report(self, **metrics: float) -> None:
@@ -172,6 +175,11 @@ class Job:
 
     def _boundary(self) -> None:
         """Between two training steps: rosters switch here, the job stops here."""
+        self._settle()
+        other = self._passes.training
+        if other is not None:
+            raise ScriptError(f"a training step begins before step {other.index} of loader {other.loader.number} has ended: sweep "
+                              "over one training loader at a time, or give one both datasets (torch.utils.data.StackDataset)")
         self._check_script()
         reducer = self._reducer
         assert reducer is not None
@@ -202,6 +210,18 @@ class Job:
             self._saver.at_boundary(notes)
         self._beat.activity(Activity.OUTSIDE)
         seed_all(self.seed, self.step, OUTSIDE, 1)
+
+    def _settle(self) -> None:
+        """Counts the step at which the script left `for step in data`. That epoch is over: the rest of it is in no step."""
+        step, self._passes.left = self._passes.left, None
+        if step is None:
+            return
+        self._passes.training = None
+        if step.opened:
+            step.loader.committed(step)
+        else:
+            self._passes.open = None
+        step.loader.next_epoch()
 
     def _save_last(self) -> None:
         """All members end at this boundary: a checkpoint of it first. Again with the survivors if somebody dies meanwhile."""
@@ -262,6 +282,7 @@ class Job:
 
     def _finish(self) -> None:
         """The script has ended."""
+        self._settle()
         self._beat.activity(Activity.ENDED)
         if self._saver is not None and self._admission.done and not self._stop:
             self._saver.last(final=True)

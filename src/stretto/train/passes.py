@@ -30,6 +30,10 @@ class Passes:
         self._job = job
         self.open: Step | None = None
         """The step that the script is in."""
+        self.training: Step | None = None
+        """The training step between its boundary and its commit."""
+        self.left: Step | None = None
+        """The training step at which the script left `for step in data`: counted when the script goes on, not if it raises."""
         self.running = False
         self.digest: list[Any] = []
         """The step after which a digest was taken, and the digest; compared in the next exchange."""
@@ -125,9 +129,8 @@ class Passes:
         job._stop = job._stop or any(one.stop for one in headers)
         self._compare(headers)
         step.passes += 1
-        if not step.metrics:
-            rows = {int(k): row for one in headers for k, row in one.rows.items()}
-            step.metrics = average(rows, dict(enumerate(step.units())), job.slices * step.parts)
+        rows = {int(k): row for one in headers for k, row in one.rows.items()}
+        step.metrics = {**average(rows, dict(enumerate(step.units())), job.slices * step.parts), **step.metrics}
         return True
 
     def _repeat(self, headers: list[Header]) -> None:

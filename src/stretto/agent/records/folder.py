@@ -119,14 +119,20 @@ def _numbered(runs: Path, script: str) -> Path:
 
 
 def find(run: str, *, runs: Path) -> RunFolder:
-    """The folder of a run, by its name or by its path."""
-    for path in (runs / run, Path(run)):
+    """The folder of a run, by its name or by its path; by its script's name, the last run of that script."""
+    for path in (runs / run, Path(run), *_numbers(runs, run)):
         if (path / "run.json").is_file():
             return RunFolder(path)
     known = [folder.name for folder in every(runs)][-5:]
     there = f"it has {', '.join(known)}" if known else "it has no runs"
     raise RunNotFound(f"there is no run {run!r} in {runs} ({there}): see `stretto ps`, "
                       "or name the folder with --runs DIR")
+
+
+def _numbers(runs: Path, stem: str) -> list[Path]:
+    """The runs that `_numbered` has made for a script, the last first."""
+    found = [path for path in runs.glob("*-*") if re.fullmatch(re.escape(stem) + r"-[1-9]\d{0,5}", path.name)]
+    return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
 
 
 def every(runs: Path) -> Iterator[RunFolder]:

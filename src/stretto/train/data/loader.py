@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from torch.utils.data import DataLoader, IterableDataset
+
 from stretto.core.errors import ScriptError
 from stretto.core.slices import Span
 from stretto.train.data.samples import Ahead, Source, Wanted, cut
@@ -76,6 +78,7 @@ class Loader:
         return left if self.tail == "keep" else 0
 
     def __iter__(self) -> Iterator[Step]:
+        self.job._settle()
         self.job._admission.admit()
         return self._training() if self.train else self._evaluation()
 
@@ -94,12 +97,24 @@ class Loader:
                 break
             step = Step(self, index=job.step, epoch=self.epoch, first=self.consumed, count=count,
                         parts=job._planning.parts(self))
-            job._passes.open = step
-            yield step
-            job._telling.committed(step)
-            self.step += 1
-            self.consumed += count
+            job._passes.open = job._passes.training = step
+            try:
+                yield step
+            except GeneratorExit:
+                job._passes.left = step
+                raise
+            self.committed(step)
         job._telling.epoch_done(self)
+        self.next_epoch()
+
+    def committed(self, step: Step) -> None:
+        """The script is done with a training step."""
+        self.job._passes.training = None
+        self.job._telling.committed(step)
+        self.step += 1
+        self.consumed += step.count
+
+    def next_epoch(self) -> None:
         self.epoch += 1
         self.step = self.consumed = 0
 
@@ -118,8 +133,7 @@ class Loader:
             self.consumed += count
         self.metrics = {name: total / weight for name, (total, weight) in totals.items()}
         self.job._telling.swept(self)
-        self.epoch += 1
-        self.step = self.consumed = 0
+        self.next_epoch()
 
     def wanted(self, step: Step, slice: int, part: int = 0) -> Wanted:
         low, high = cut(step.first, step.count, self.slices, slice)
@@ -167,6 +181,15 @@ class Loader:
                         yield Wanted(epoch, first, one, low, high)
             start = 0
             first += count
+
+
+def check_dataset(dataset: Any) -> None:
+    """Refuses what cannot be read by sample numbers."""
+    if isinstance(dataset, DataLoader):
+        raise ScriptError("job.loader got a DataLoader: give it the dataset and the global batch_size, it makes the batches itself")
+    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise ScriptError(f"job.loader got a {type(dataset).__name__}, which can only be read from its start: samples are read by "
+                          "their number, so that any worker can have any of them; give a dataset with __len__ and __getitem__")
 
 
 def check_loader(size: int, batch: int, slices: int, *, train: bool, tail: str) -> None:

@@ -28,7 +28,7 @@ class Step:
         """Pieces that each slice is accumulated from, where a whole one would not fit into memory."""
         self.passes = 0
         self.metrics: Row = {}
-        """What was logged, averaged over all slices; there after the first pass."""
+        """What was logged, averaged over all slices, after every pass; of a name that two passes log, the first one's."""
         self.rows: dict[int, dict[str, Any]] = {}
         self.slice: int | None = None
         self.opened = False
