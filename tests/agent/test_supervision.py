@@ -156,6 +156,22 @@ def test_a_worker_with_another_fingerprint_is_refused_with_the_difference(launch
     assert run.end() == 0, run.output()
 
 
+def test_a_worker_with_another_model_is_refused_with_both_and_the_job_goes_on(launch: Launch) -> None:
+    run = launch(script("""
+        if WORKER == "w1": model.register_buffer("extra", torch.zeros(3))
+    """, epochs=20, pause_s=0.02), "--workers", "1:2", "--max-restarts", "0")
+    run.until_step(1)
+    run.ask("scale", workers=2)
+    refused = run.until_event("refused")
+    assert refused.worker == "w1"
+    assert "model, optimizer: 8 numbers" in refused.text
+    assert "model, optimizer: 5 numbers" in refused.text
+    assert "share the same objects on every worker" in refused.text
+    assert run.end() == 0, run.output()
+    assert run.result["steps"] == 80
+    assert audit(run.records()).holds
+
+
 def test_allow_mixed_admits_it_and_says_what_is_lost(launch: Launch) -> None:
     different = """
         if WORKER == "w1": torch.set_float32_matmul_precision("high")

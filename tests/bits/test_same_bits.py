@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launching import environment, stretto
+from launching import environment, script, stretto
 
 ZOO = Path(__file__).parent / "zoo.py"
 TEXT = ZOO.read_text()
@@ -62,6 +62,15 @@ def test_workers_that_come_and_go_and_die_give_the_digest_of_plain_python(launch
     assert described(run.output()) == expected.splitlines()
     audit = stretto("audit", str(run.folder.path), cwd=run.folder.path.parent)
     assert audit.returncode == 0, audit.stdout + audit.stderr
+
+
+@pytest.mark.long
+def test_a_compiled_model_gives_one_digest_alone_and_with_workers(launch, tmp_path):
+    text = script("model = torch.compile(model)")
+    plain = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    run = launch(text, "--workers", "2")
+    assert run.end() == 0, run.output()
+    assert plain.stdout.split() == ["hello", "from", "alone", "digest", run.result["digest"]]
 
 
 def test_without_the_seeds_of_slices_the_digests_differ():

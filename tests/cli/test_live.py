@@ -168,6 +168,18 @@ def test_a_script_that_ends_early_on_one_worker_fails_the_job(launch: Launch) ->
     assert run.end() == 1
     assert "ended on worker w1" in run.result["error"]
     assert "every worker has to run the same steps" in run.result["error"]
+    assert audit(run.records()).holds
+
+
+def test_leaving_the_inner_loop_on_one_worker_fails_the_job_and_the_steps_before_are_on_record(launch: Launch) -> None:
+    text = script().replace("step.log(loss=loss)", "step.log(loss=loss)\n            if step.index == 3 and WORKER == 'w1': break")
+    run = launch(text, "--workers", "2")
+    assert run.end() == 1
+    assert "step 3 was left early: the loop over its slices must run to its end" in run.result["error"]
+    line = 1 + text.splitlines().index("    for step in data:")
+    assert f"job.py:{line}: ScriptError: step 3 was left early" in run.output()
+    assert run.result["steps"] == 3
+    assert audit(run.records()).holds
 
 
 def test_states_that_differ_stop_the_job_at_the_first_comparison(launch: Launch) -> None:

@@ -83,6 +83,15 @@ def test_every_verb_explains_itself(call, verb: str) -> None:
     assert VERBS[verb].help.split(":")[0] in " ".join(out.split())
 
 
+def test_what_belongs_to_several_hosts_or_to_the_server_stands_apart_in_the_help(call) -> None:
+    _, out, _ = call("scale", "--help")
+    plain, _, rest = out.partition("Several hosts:")
+    hosts, _, server = rest.partition("Job server:")
+    assert "--runs" in plain
+    assert "--store-token" in hosts
+    assert "--pin" in server
+
+
 def test_running_needs_no_torch_in_the_agent() -> None:
     program = "import sys, stretto.cli.run\nassert 'torch' not in sys.modules\n"
     subprocess.run([sys.executable, "-c", program], env=environment(), timeout=120, check=True)
@@ -124,6 +133,17 @@ def test_a_folder_that_may_not_be_written_is_said(call, tmp_path: Path) -> None:
     code, _, err = call("run", "--runs", "locked", "job.py")
     assert code == 2
     assert "Permission denied" in err
+
+
+@pytest.mark.parametrize("runs", ["/proc/runs", "occupied", "occupied/runs"])
+def test_a_folder_that_cannot_be_made_is_said(call, tmp_path: Path, runs: str) -> None:
+    (tmp_path / "job.py").write_text("")
+    (tmp_path / "occupied").write_text("mine")
+    code, _, err = call("run", "--runs", runs, "job.py")
+    assert code == 2
+    assert f"the run folder cannot be made in {runs}: " in err
+    assert "choose another place with --runs DIR" in err
+    assert (tmp_path / "occupied").read_text() == "mine"
 
 
 def test_a_name_is_used_once_and_the_first_run_is_left_alone(call, tmp_path: Path) -> None:
@@ -190,6 +210,17 @@ def test_a_run_is_found_by_its_path_too(call, tmp_path: Path) -> None:
     past(tmp_path / "elsewhere", "one")
     assert call("audit", str(tmp_path / "elsewhere" / "one"))[0] == 0
     assert call("audit", "--runs", "elsewhere", "one")[0] == 0
+
+
+def test_by_its_scripts_name_the_last_run_of_a_script_is_found(call, tmp_path: Path) -> None:
+    for name in ("train-2", "train-10", "train-other", "train-10-2"):
+        past(tmp_path / "runs", name)
+    assert call("audit", "train")[1].startswith("train-10:")
+    past(tmp_path / "runs", "train")
+    assert call("audit", "train")[1].startswith("train:")
+    code, _, err = call("audit", "trai")
+    assert code == 2
+    assert "there is no run 'trai'" in err
 
 
 def test_plot_draws_a_png_of_one_or_more_runs(call, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from stretto.agent.control import alive, ask
 from stretto.agent.records.folder import RunFolder, find
 from stretto.core.errors import UsageError
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="The run's name, or its folder.", show_default=False)]
+Run = Annotated[str, typer.Argument(metavar="RUN", show_default=False,
+                                    help="The run's name or its folder; its script's name for the last run of that script.")]
 Runs = Annotated[Path | None, typer.Option("--runs", metavar="DIR", help="Where runs live [default: $STRETTO_RUNS or runs].")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 

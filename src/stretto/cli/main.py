@@ -10,6 +10,7 @@ import typer
 import typer.core
 import typer.main
 
+from stretto.cli.helping import Sectioned
 from stretto.cli.verbs import VERBS
 from stretto.core.errors import StrettoError, UsageError
 
@@ -48,7 +49,8 @@ def load(name: str) -> Any:
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
         command = _either(module.command, verb.server) if verb.server else module.command
         command = _by_store(command, name) if verb.store else command
-        app.command(name, help=verb.help, context_settings=getattr(module, "CONTEXT", None))(command)
+        kind = Sectioned if verb.store or verb.server or name == "run" else None
+        app.command(name, help=verb.help, cls=kind, context_settings=getattr(module, "CONTEXT", None))(command)
     command = typer.main.get_command(app)
     command.name = name
     return command

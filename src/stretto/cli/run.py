@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -92,23 +92,11 @@ def command(
     if store is not None or hosts is not None:
         _for_one_machine("--store" if hosts is None else "--hosts", restart_mode=restart_mode, replay=replay)
     if hosts is not None:
-        from stretto.cli.hosts import launch
-
-        if not script:
-            raise UsageError("name the training script, as in `stretto run --hosts a,b train.py`")
         given = Shared(store or "tcp://any:1", "any", token_file=store_token, ca=store_ca, certificate=store_cert, key=store_key)
-        return launch(hosts, script=script, args=args or (), shared=given if store else None, job=job, runs=runs,
-                      token=given.token() if given.scheme == "tcp" else given.password())
+        return _on_hosts(hosts, given, script=script, args=args or (), by_store=store is not None, job=job, runs=runs)
     if detach:
-        from stretto.cli.hosts import run_detached
-
-        words = [word for word in sys.argv[2:] if word != "--detach"]
-        return run_detached(words, job=job or "run", runs=runs)
-    if restart_mode is None and (nproc_per_node is not None or nnodes is not None or standalone):
-        raise UsageError("--nproc-per-node, --nnodes and --standalone are torchrun's, for scripts that are not written for "
-                         "stretto: add --restart-mode torchrun, or use --workers")
-    if restart_mode is not None and restart_mode not in MODES:
-        raise UsageError(f"--restart-mode {restart_mode!r} is unknown: there is {', '.join(MODES)}")
+        return _detached(job=job, runs=runs)
+    _check_mode(restart_mode, of_torchrun=nproc_per_node is not None or nnodes is not None or standalone)
     least, most = parse_workers(workers or "1")
     if restart_mode is not None:
         flags = Flags.read(nnodes=nnodes, nproc_per_node=nproc_per_node, max_restarts=max_restarts)
@@ -117,13 +105,11 @@ def command(
     options = RunOptions(
         script=script or "", args=tuple(args or ()), least=least, most=most, start=start, name=name, runs=runs_folder(runs),
         threads=threads, max_restarts=RESTARTS if max_restarts is None else max_restarts, digest_every=digest_every,
-        hang_timeout_s=hang_timeout,
-        slice_timeout_s=slice_timeout, grace_s=grace, allow_mixed=allow_mixed, tensorboard=tensorboard,
+        hang_timeout_s=hang_timeout, slice_timeout_s=slice_timeout, grace_s=grace, allow_mixed=allow_mixed, tensorboard=tensorboard,
         checkpoints=parse_checkpoints(checkpoint, every=checkpoint_every, keep=keep),
         autoscale=autoscale, price=price, worth=worth, stragglers=stragglers,
         shared=_shared(store, job, slots=slots, interface=interface, host=host, token_file=store_token, ca=store_ca,
-                       certificate=store_cert, key=store_key, lease_s=lease,
-                       fence_s=fence),
+                       certificate=store_cert, key=store_key, lease_s=lease, fence_s=fence),
     )
     if replay is not None:
         return again(options, folder_of(replay, runs), watch=lambda folder, go: watch(folder, go, quiet=quiet, json=json),
@@ -136,6 +122,30 @@ def command(
     else:
         folder = open_run(options)
         watch(folder, lambda observer: run(options, folder, observer=observer), quiet=quiet, json=json)
+
+
+def _on_hosts(hosts: str, given: Shared, *, script: str | None, args: Sequence[str], by_store: bool, job: str | None,
+              runs: Path | None) -> None:
+    from stretto.cli.hosts import launch
+
+    if not script:
+        raise UsageError("name the training script, as in `stretto run --hosts a,b train.py`")
+    launch(hosts, script=script, args=args, shared=given if by_store else None, job=job, runs=runs,
+           token=given.token() if given.scheme == "tcp" else given.password())
+
+
+def _detached(*, job: str | None, runs: Path | None) -> None:
+    from stretto.cli.hosts import run_detached
+
+    run_detached([word for word in sys.argv[2:] if word != "--detach"], job=job or "run", runs=runs)
+
+
+def _check_mode(restart_mode: str | None, *, of_torchrun: bool) -> None:
+    if restart_mode is None and of_torchrun:
+        raise UsageError("--nproc-per-node, --nnodes and --standalone are torchrun's, for scripts that are not written for "
+                         "stretto: add --restart-mode torchrun, or use --workers")
+    if restart_mode is not None and restart_mode not in MODES:
+        raise UsageError(f"--restart-mode {restart_mode!r} is unknown: there is {', '.join(MODES)}")
 
 
 def _for_one_machine(flag: str, *, restart_mode: str | None, replay: str | None) -> None:

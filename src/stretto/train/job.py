@@ -217,9 +217,9 @@ class Job:
         if step is None:
             return
         self._passes.training = None
-        if step.opened:
+        if step.passes:
             step.loader.committed(step)
-        else:
+        elif not step.opened:
             self._passes.open = None
         step.loader.next_epoch()
 

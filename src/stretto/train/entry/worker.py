@@ -38,7 +38,7 @@ def run_script(path: str, argv: Sequence[str]) -> int:
             _finished()
         return code
     except BaseException as error:
-        shown = f"{type(error).__name__}: {error}" if isinstance(error, UsageError) else traceback.format_exc()
+        shown = f"{_line(path, error)}{type(error).__name__}: {error}" if isinstance(error, UsageError) else traceback.format_exc()
         print(shown, file=sys.stderr, flush=True)
         _say("crash", tick=_tick(), type=type(error).__name__, text=str(error), traceback=traceback.format_exc(),
              usage=isinstance(error, UsageError))
@@ -58,6 +58,12 @@ def _run(path: str) -> None:
                 raise
         jobs.carry_on(carried)
     runpy.run_path(path, run_name="__main__")
+
+
+def _line(path: str, error: BaseException) -> str:
+    """Where the script was: a mistake in its use of stretto needs no more of the traceback."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    return f"{path}:{lines[-1]}: " if lines else ""
 
 
 def _tick() -> int | None:
