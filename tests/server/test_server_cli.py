@@ -195,6 +195,7 @@ def test_mistakes_are_told_without_a_traceback(server: Running, tmp_path: Path) 
     assert "no '='" in stretto(server, "submit", "--env", "X", "--", "python", "t.py", code=2)
     assert "--workers 4:2 allows no number" in stretto(server, "submit", "--workers", "4:2", "--", "python", "t.py", code=2)
     assert "cannot be read" in stretto(server, "submit", "nothing.yaml", cwd=tmp_path, code=2)
+    assert "error: name: small letters" in stretto(server, "submit", "--name", "X_Y", "--", "python", "t.py", code=1)
     environment = {**os.environ, "STRETTO_SERVER": "http://127.0.0.1:9", "STRETTO_TOKEN": "x"}
     result = subprocess.run([sys.executable, "-c", "from stretto.cli.main import main; main()", "nodes"],
         capture_output=True, text=True,
@@ -215,6 +216,13 @@ def test_without_a_server_the_way_to_one_is_told(tmp_path: Path) -> None:
         [*program, "ps"], capture_output=True, text=True, env=environment, check=False, timeout=200, cwd=tmp_path
     )
     assert (local.returncode, local.stdout) == (0, "no runs in runs\n"), "ps without a server is about local runs"
+    assert local.stderr == ""
+    (tmp_path / "login.json").write_text(json.dumps({"url": "http://127.0.0.1:9", "token": "st_x"}))
+    local = subprocess.run(
+        [*program, "ps"], capture_output=True, text=True, env=environment, check=False, timeout=200, cwd=tmp_path
+    )
+    assert (local.returncode, local.stdout) == (0, "no runs in runs\n")
+    assert "the server of the saved login does not answer" in local.stderr
 
 
 def test_serve_refuses_the_network_without_tls(tmp_path: Path) -> None:

@@ -82,7 +82,10 @@ def ask_server(server: str | None, runs: Path | None, run: str | None) -> bool:
         return False
     if run is None and runs_folder(None).is_dir():
         return False
-    return answers()
+    if answers():
+        return True
+    print("the server of the saved login does not answer, so these are local runs: is `stretto serve` running?", file=sys.stderr)
+    return False
 
 
 def answers() -> bool:

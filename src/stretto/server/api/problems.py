@@ -39,7 +39,7 @@ def install(app: FastAPI) -> None:
     async def _invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         places = [{"at": ".".join(str(part) for part in one["loc"]), "text": words(one)} for one in error.errors()[:MOST_ERRORS]]
         first = places[0] if places else {"at": "body", "text": "cannot be read"}
-        return answer(422, f"{first['at']}: {first['text']}", errors=places)
+        return answer(422, f"{first['at'].removeprefix('body.')}: {first['text']}", errors=places)
 
     @app.exception_handler(Changed)
     async def _changed(_: Request, error: Changed) -> JSONResponse:
