@@ -328,6 +328,8 @@ def test_marks_of_an_axis_are_as_far_apart_as_they_say(server: Running, windows:
     one.until(lambda: len(one.page.evaluate(texts)) > 2, what="the loss is drawn")
     marks = sorted(float(text) for text in one.page.evaluate(texts))
     assert {round(after - before, 6) for before, after in pairwise(marks)} == {0.025}
+    counts = "() => (window.kept.get('Workers and pauses') ?? []).filter(text => /^[0-9.]+$/.test(text))"
+    assert set(one.page.evaluate(counts)) == {"0", "1"}, "there is no half a worker"
 
 
 def test_arrow_keys_read_the_points_of_a_chart(server: Running, windows: Windows) -> None:

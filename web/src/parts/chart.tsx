@@ -153,7 +153,7 @@ function options(lines: Line[], x: "step" | "time", log: boolean, together: stri
     values: (plot, splits, _, __, stride) =>
       splits.map((one) => {
         if (one === null || bare(plot, side) || (counts.has(side) && !Number.isInteger(one))) return "";
-        return log && side === "left" ? figure(one) : tick(one, stride);
+        return counts.has(side) || (log && side === "left") ? figure(one) : tick(one, stride);
       }),
   });
   return {
