@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from experiments.tasks import Task
-from stretto.batching.noise import NoiseScale, Norms
+from stretto.batching.noise import NoiseScale
+from stretto.batching.norms import Norms
 from stretto.batching.rate import Rate
 from stretto.batching.rules import Rule
 

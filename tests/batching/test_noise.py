@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from stretto.batching.noise import CHUNK, LIMIT, NoiseScale, Norms, Sampling, moments, plain
+from stretto.batching.noise import LIMIT, NoiseScale, Sampling, moments
+from stretto.batching.norms import CHUNK, RIPE, Norms, plain
 
 SLICES = 8
 
@@ -219,3 +220,26 @@ def test_two_measured_slices_are_as_right_as_all():
         found.observe([[float(g.square().sum())] for g in gradients[2:4]], mean=mean, sizes=[8, 8], batch=64)
     signal, noise = problem.truth(torch.ones(200))
     assert found.scale == pytest.approx(noise / signal, rel=0.05)
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adamax, torch.optim.RMSprop, torch.optim.Adagrad])
+def test_an_optimizer_without_second_moments_like_adams_is_measured_by_its_plain_gradient(make: type[torch.optim.Optimizer]):
+    problem = Quadratic(200, seed=6)
+    found, truth = run(problem, make([problem.weight], lr=1e-4), steps=300, sizes=[8] * 8)  # type: ignore[call-arg]
+    assert found.count > 280
+    assert found.scale == pytest.approx(truth.scale, rel=0.1)
+
+
+def test_a_parameter_of_adam_that_has_no_second_moment_yet_is_not_counted():
+    old, new = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.Adam([old, new])
+    for _ in range(RIPE):
+        old.grad = torch.ones(3)
+        optimizer.step()
+    norms = Norms([optimizer])
+    assert norms.ripe()
+    before = norms.squared().item()
+    new.grad = torch.full((3,), 1e6)
+    assert norms.squared().item() == before
+    assert norms.of(new, new.grad) == []
+    assert new not in optimizer.state, "looking at the state must not add to it"

@@ -133,6 +133,10 @@ def test_efficiency_is_one_at_the_reference_and_falls_with_the_batch():
     (PerWorker(32, at_most=100), "at_most=100 cannot be divided"),
     (Adaptive(start=128, at_most=64), "at_most=64 is below start=128: raise at_most= or lower start="),
     (Adaptive(start=128, at_most=1001), "use at_most=1000"),
+    (Adaptive(start=128.0, at_most=1000), "start=128.0 is a float: a number of samples is a whole number"),  # type: ignore[arg-type]
+    (Adaptive(start=128, at_most="1k"), "at_most='1k' is a str"),  # type: ignore[arg-type]
+    (PerWorker(True), "per_worker=True is a bool"),
+    (PerWorker(0), "per_worker=0 must be at least 1"),
     (Adaptive(start=1024, at_most=2048), "start=1024 is more than the dataset's 1000 samples"),
 ])
 def test_a_policy_that_cannot_work_is_refused_with_the_fix(policy: Fixed | PerWorker | Adaptive, words: str):

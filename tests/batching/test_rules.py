@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from torch import nn
 
 from stretto.batching.noise import NoiseScale
 from stretto.batching.rate import Rate, RuleWarning
-from stretto.batching.rules import LEGW, AdaScale, LinearScale, Moment, Rule, SqrtScale, gain, ramped
+from stretto.batching.rules import LEGW, AdaScale, LinearScale, Moment, Rule, SqrtScale, gain, ramped, rule_of
+from stretto.core.errors import ScriptError
 
 
 def sgd(*, lr: float = 0.1, momentum: float = 0.0) -> tuple[nn.Parameter, torch.optim.SGD]:
@@ -178,6 +180,8 @@ def test_progress_counts_reference_steps():
         rate.begin(batch)
         rate.committed()
     assert rate.progress == pytest.approx(1.0 + 2.5 + 2.5)
+    rate.committed(applied=False)
+    assert rate.progress == pytest.approx(1.0 + 2.5 + 2.5), "a step that was not applied is no progress"
 
 
 def test_a_newcomer_goes_on_in_the_middle_of_a_ramp():
@@ -211,6 +215,7 @@ def adam() -> torch.optim.Optimizer:
 @pytest.mark.parametrize(("rule", "optimizer", "advice"), [
     (AdaScale(), adam, "use stretto.SqrtScale()"),
     (LinearScale(), adam, "use stretto.SqrtScale()"),
+    (AdaScale(), lambda: torch.optim.RMSprop([nn.Parameter(torch.zeros(1))]), "use stretto.SqrtScale()"),
     (SqrtScale(), lambda: sgd()[1], "use stretto.AdaScale() or stretto.LinearScale()"),
 ])
 def test_a_rule_on_the_wrong_optimizer_warns_with_the_better_one(rule: Rule, optimizer: object, advice: str):
@@ -227,3 +232,17 @@ def test_a_rule_on_its_own_optimizer_does_not_warn(rule: Rule | None, optimizer:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Rate(rule, [optimizer()], reference=64)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda: AdaScale(reference=0), r"AdaScale\(reference=0\): the batch that the rate was chosen for is a whole number"),
+    (lambda: LinearScale(reference=2.5), r"LinearScale\(reference=2.5\)"),  # type: ignore[arg-type]
+    (lambda: LinearScale(ramp=-1), r"LinearScale\(ramp=-1\) must be a number of at least 0"),
+    (lambda: SqrtScale(ramp=float("nan")), r"SqrtScale\(ramp=nan\)"),  # type: ignore[arg-type]
+    (lambda: LEGW(warmup_epochs=-1), r"LEGW\(warmup_epochs=-1\) must be a number of at least 0"),
+    (lambda: rule_of(AdaScale), r"write stretto.AdaScale\(\) with brackets"),
+    (lambda: rule_of("linear"), r"lr_rule='linear' is not a learning-rate rule: give stretto.AdaScale\(\)"),
+])
+def test_a_rule_that_cannot_be_meant_is_refused_with_the_fix(make: Callable[[], object], words: str):
+    with pytest.raises(ScriptError, match=words):
+        make()

@@ -84,6 +84,8 @@ def test_a_run_whose_batch_followed_its_workers_is_replayed_to_its_digest_on_oth
     assert [one.batch for one in plans(run)][:1] == [16]
     assert {48, 32} & {one.batch for one in plans(run)}
     assert audit(run.records()).holds
+    last = [one for one in run.records() if isinstance(one, Report) and one.of == "job"][-1].metrics
+    assert last["remaining"]["samples"] == 0, "what does not fill a batch is dropped, so nobody will train it"
 
     again = launch(text, "--workers", "2", "--replay", "first", name="again")
     assert again.end() == 0, again.output()
@@ -211,6 +213,8 @@ def test_a_step_with_a_nan_is_skipped_and_counted(launch: Launch, tmp_path: Path
     assert run.result["digest"] == expected
     assert "step 5 was not applied" in run.events("skipped")[0].text
     assert run.commits()[-1].metrics["loss"] == pytest.approx(1.0, abs=1.0)
+    last = [one for one in run.records() if isinstance(one, Report) and one.of == "job"][-1].metrics
+    assert (last["skipped"], last["progress"]) == (1, len(run.commits()) - 1)
     # The control: without a rule nothing guards the optimizer, and everything after step 5 is NaN.
     plain = launch(script(epochs=2, nan=5), "--workers", "2", name="plain")
     assert plain.end() == 0, plain.output()
@@ -237,6 +241,22 @@ def test_a_policy_that_cannot_work_fails_the_job_without_a_traceback(launch: Lau
     assert run.end() == 1
     assert "at_most=32 is below start=64: raise at_most= or lower start=" in run.output()
     assert "Traceback" not in run.output()
+
+
+@pytest.mark.parametrize(("old", "new", "words"), [
+    ("optimizer=optimizer, lr_rule=None", "lr_rule=stretto.AdaScale()", "lr_rule=AdaScale(reference=None) follows the "
+     "gradients of an optimizer and none is shared"),
+    ("lr_rule=None)", "lr_rule=stretto.AdaScale()); job.share(lr_rule=stretto.LinearScale())", "a job has one rule"),
+    ("lr_rule=None", "lr_rule=stretto.AdaScale", "write stretto.AdaScale() with brackets"),
+])
+def test_a_rule_that_cannot_work_is_refused_by_the_job(tmp_path: Path, old: str, new: str, words: str):
+    text = script()
+    assert old in text
+    path = tmp_path / "train.py"
+    path.write_text(text.replace(old, new))
+    done = subprocess.run([sys.executable, str(path)], env=environment(), text=True, capture_output=True, timeout=GUARD_S)
+    assert done.returncode == 1
+    assert words in done.stderr
 
 
 TIGHT = """

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from stretto.batching import speed as speeds
-from stretto.batching.meter import Meter
-from stretto.batching.noise import Norms
+from stretto.batching.norms import Meter, Norms
 from stretto.batching.replay import Line, Replay, plan_of
 from stretto.batching.speed import ENOUGH, Speed, Way
 from stretto.core.errors import UsageError
@@ -37,6 +36,20 @@ def test_the_model_predicts_the_time_of_a_batch_that_was_not_tried():
     assert predict(256, 2) == pytest.approx(8 * 0.026 + 0.005, rel=0.1)
     assert speed.fitted is not None
     assert speed.fitted.confidence > 0.5
+
+
+def test_the_optimizers_time_counts_once_in_a_step_of_one_worker_and_not_once_a_slice():
+    speed = Speed()
+    for part in (4, 8, 16):
+        for _ in range(2 * ENOUGH):
+            grad_s = 0.010 + 0.001 * part
+            speed.observe(Way(1, 1, part), grad_s=grad_s, step_s=grad_s + 0.040)
+    speed.refit(after=1)
+    speed.join()
+    predict = speed.seconds(nodes=1, workers=1, slices=8)
+    assert predict is not None and speed.fitted is not None
+    assert predict(64, 1) == pytest.approx(8 * 0.018 + 0.040, rel=0.02)
+    assert speed.fitted.confidence > 0.9
 
 
 def test_nothing_is_predicted_before_anything_is_fitted():

@@ -138,3 +138,23 @@ def test_more_workers_than_the_batch_can_feed_are_worth_nothing() -> None:
     assert tight.batch.most_workers == 2
     assert tight.choose(nodes=1, workers=2).goodput > 0
     assert tight.choose(nodes=2, workers=8).goodput == 0
+
+
+def test_a_job_in_slices_has_the_time_of_its_busiest_workers_slices():
+    speeds = ThroughputModel(0.010, 0.001, 0.0, 0.0, 0.030, 0.0, 1.0, alone_s=0.020)
+    model = GoodputModel(speeds, 1.0, 0.0, BatchRange(64, 64, fixed=64, slices=8))
+    found = goodputs([model], across=[False] * 5, workers=[1, 2, 3, 8, 9])[0]
+    # 8 slices of 8 samples, 18 ms each: 8, 4, 3 and 1 of them one after the other, and what comes besides.
+    assert found.tolist() == pytest.approx([64 / 0.164, 64 / 0.102, 64 / 0.084, 64 / 0.048, 0.0])
+    assert model.batch.most_workers == 8
+    assert model.choose(nodes=1, workers=3).goodput == pytest.approx(64 / 0.084)
+    for workers, rounds in ((1, 8), (3, 3)):
+        assert speeds.step_s(nodes=1, workers=workers, local_batch=8, accumulation=rounds - 1) == pytest.approx(
+            {1: 0.164, 3: 0.084}[workers])
+
+
+def test_the_batch_of_a_job_in_slices_is_what_its_gain_is_of():
+    speeds = ThroughputModel(0.010, 0.001, 0.0, 0.0, 0.030, 0.0, 1.0)
+    model = GoodputModel(speeds, 1.0, 4.0, BatchRange(32, 64, per_worker=32, slices=8))
+    # Of three workers 96 samples would be more than 64: 8 a slice, 3 slices one after the other; gain (4 + 1)/(4/2 + 1).
+    assert goodputs([model], across=[False], workers=[3])[0, 0] == pytest.approx(32 * 5 / 3 / (3 * 0.018 + 0.030))

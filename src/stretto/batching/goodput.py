@@ -39,10 +39,14 @@ class BatchRange:
     local_high: int = 1 << 30
     fixed: int | None = None
     per_worker: int | None = None
+    slices: int | None = None
+    """Where the batch is cut into slices that a worker computes one after the other: then a local batch is one slice."""
 
     @property
     def most_workers(self) -> int:
         """More workers than this would leave one with less than the smallest local batch."""
+        if self.slices is not None:
+            return self.slices
         if self.per_worker is not None:
             return max(self.most // self.per_worker, 1)
         return max((self.fixed or self.most) // self.local_low, 1)
@@ -72,7 +76,8 @@ class GoodputModel:
     def choose(self, *, nodes: int, workers: int) -> Choice:
         """The best batch for this size: goodput in samples of the initial batch a second, local batch, accumulation steps."""
         local, accumulation = candidates(self.batch, np.array([workers]), count=CANDIDATES)
-        value = _evaluate(_pack([self]), np.array([nodes > 1]), np.array([workers]), local[None], accumulation[None])[0, 0]
+        value = _evaluate(_pack([self]), np.array([nodes > 1]), np.array([workers]), local[None], accumulation[None],
+                          self.batch.slices)[0, 0]
         best = int(np.argmax(value))
         return Choice(float(value[best]) * self.factor, int(local[0, best]), int(accumulation[0, best]))
 
@@ -101,6 +106,8 @@ def _candidates(batch: BatchRange, sizes: tuple[int, ...], count: int) -> tuple[
     One worker accumulates at least once above the initial batch: the noise of a gradient cannot be seen in a single part.
     """
     k = np.array(sizes, dtype=np.float64)[:, None]
+    if batch.slices is not None:
+        return _sliced(batch, k, count, batch.slices)
     if batch.per_worker is not None:
         local = np.full((len(sizes), 1), float(batch.per_worker))
     elif batch.fixed is not None:
@@ -117,6 +124,19 @@ def _candidates(batch: BatchRange, sizes: tuple[int, ...], count: int) -> tuple[
     return np.where(fits, size, 0).astype(np.int64), accumulation.astype(np.int64)
 
 
+def _sliced(batch: BatchRange, k: Floats, count: int, slices: int) -> tuple[Ints, Ints]:
+    """The same for a batch in slices: the local batch is a slice, and a worker has as many of them as the busiest one."""
+    if batch.per_worker is not None:
+        whole = np.minimum(batch.per_worker * k, batch.most)
+    elif batch.fixed is not None:
+        whole = np.full_like(k, batch.fixed)
+    else:
+        whole = batch.initial * (batch.most / batch.initial) ** (np.arange(count) / max(count - 1, 1)) + 0.0 * k
+    local = np.where(k <= slices, np.ceil(whole / slices - EPSILON), 0)
+    accumulation = np.ceil(slices / k) - 1 + 0.0 * whole
+    return local.astype(np.int64), accumulation.astype(np.int64)
+
+
 def goodputs(models: Sequence[GoodputModel], *, across: Sequence[bool], workers: Sequence[int], count: int = CANDIDATES) -> Floats:
     """The goodput of every model (rows) at every size (columns); 0 where a size is impossible."""
     sizes = np.asarray(workers, dtype=np.int64)
@@ -130,7 +150,7 @@ def goodputs(models: Sequence[GoodputModel], *, across: Sequence[bool], workers:
     for batch, places in groups.items():
         local, accumulation = candidates(batch, sizes, count=count)
         packed = _pack([models[place] for place in places])
-        values = _evaluate(packed, spread, sizes, local[None], accumulation[None])
+        values = _evaluate(packed, spread, sizes, local[None], accumulation[None], batch.slices)
         result[places] = values.max(axis=-1) * packed[:, 10, None]
     return result
 
@@ -150,6 +170,7 @@ def _pack(models: Sequence[GoodputModel]) -> Floats:
                 m.grad_var,
                 m.batch.initial,
                 m.factor,
+                t.alone_s,
             )
             for m in models
             for t in (m.throughput,)
@@ -158,7 +179,8 @@ def _pack(models: Sequence[GoodputModel]) -> Floats:
     )
 
 
-def _evaluate(packed: Floats, across: NDArray[np.bool_], workers: Ints, local: Ints, accumulation: Ints) -> Floats:
+def _evaluate(packed: Floats, across: NDArray[np.bool_], workers: Ints, local: Ints, accumulation: Ints,
+              slices: int | None) -> Floats:
     """Goodput of (models, sizes, candidates) from broadcastable arrays."""
     a, b, a_across, b_across, a_within, b_within = (packed[:, column, None] for column in range(6))
     gamma, sqr, var, initial = (packed[:, column, None, None] for column in range(6, 10))
@@ -167,8 +189,10 @@ def _evaluate(packed: Floats, across: NDArray[np.bool_], workers: Ints, local: I
     sync = np.maximum(np.where(workers > 1, sync, 0.0), 1e-12)[..., None]
     grad = np.maximum(a[..., None] + b[..., None] * local, 1e-12)
     step = np.exp(np.logaddexp(gamma * np.log(grad), gamma * np.log(sync)) / gamma)
-    total = step + accumulation * grad
-    scale = workers[:, None] * local * (accumulation + 1) / initial
+    alone = np.where(workers > 1, 0.0, packed[:, 11, None])[..., None]
+    total = step + accumulation * grad + alone
+    whole = workers[:, None] * local * (accumulation + 1) if slices is None else slices * local
+    scale = whole / initial
     with np.errstate(divide="ignore", invalid="ignore"):
         below = var / scale + sqr
         worth = np.where((below > 0) & (local > 0), (var + sqr) / below, 1.0)

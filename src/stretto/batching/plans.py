@@ -154,7 +154,13 @@ def efficiency(noise_scale: float, *, batch: int, reference: int) -> float:
     return (noise_scale + reference) / (noise_scale + batch)
 
 
+def _check_whole(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ScriptError(f"{name}={value!r} is a {type(value).__name__}: a number of samples is a whole number")
+
+
 def _check_batch(name: str, batch: int, slices: int, samples: int) -> None:
+    _check_whole(name, batch)
     if batch < 1:
         raise ScriptError(f"{name}={batch} must be at least 1: a step needs samples")
     if batch % slices:
@@ -167,6 +173,7 @@ def _check_batch(name: str, batch: int, slices: int, samples: int) -> None:
 
 
 def _check_bound(name: str, start: int, at_most: int, slices: int) -> None:
+    _check_whole("at_most", at_most)
     if at_most < start:
         raise ScriptError(f"at_most={at_most} is below {name}={start}: raise at_most= or lower {name}=")
     if at_most % slices:
@@ -184,7 +191,7 @@ def _fitted(batch: int, situation: Situation, reason: str) -> Decision:
 def _per_worker(policy: PerWorker, situation: Situation) -> Decision:
     slices = situation.slices
     batch = policy.per_worker * situation.workers
-    reason = f"{policy.per_worker} samples x {situation.workers} workers"
+    reason = f"{policy.per_worker} samples x {situation.workers} worker{'s' if situation.workers > 1 else ''}"
     bounds = [("at_most", policy.at_most), ("the dataset's size", situation.samples // slices * slices)]
     for name, bound in bounds:
         if bound is not None and batch > bound:

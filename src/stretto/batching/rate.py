@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.optim import SGD, Optimizer
 
-from stretto.batching.noise import NoiseScale, preconditions
+from stretto.batching.noise import NoiseScale
 from stretto.batching.rules import LEGW, AdaScale, LinearScale, Moment, Rule, SqrtScale, gain
 
 
@@ -47,9 +47,10 @@ class Rate:
             self._before, self._since = self.factor(), 0
             self._batch = batch
 
-    def committed(self, *, epochs: float = 0.0) -> None:
-        """The step is done: `epochs` is the part of an epoch that it was."""
-        self.progress += self.gain
+    def committed(self, *, epochs: float = 0.0, applied: bool = True) -> None:
+        """The step is done: `epochs` is the part of an epoch that it was. One that was not applied is no progress."""
+        if applied:
+            self.progress += self.gain
         self._since = min(self._since + 1, 1 << 30)
         if isinstance(self.rule, LEGW):
             self._warmed = min(1.0, self._warmed + self.rule.warms(epochs, scale=self._batch / self.reference))
@@ -132,13 +133,18 @@ def unfit(rule: Rule, optimizer: Optimizer) -> str | None:
     """Why this rule is not made for this optimizer, and which one is; None if it is."""
     name = type(optimizer).__name__
     match rule:
-        case AdaScale() | LinearScale() if preconditions(optimizer):
+        case AdaScale() | LinearScale() if normalises(optimizer):
             return (f"lr_rule={type(rule).__name__}() is made for SGD and {name} normalises its gradients: "
                     "the rate will be too high for large batches; use stretto.SqrtScale()")
         case SqrtScale() if isinstance(optimizer, SGD):
             return (f"lr_rule=SqrtScale() is made for Adam and AdamW, with {name} the rate will be too low "
                     "for large batches; use stretto.AdaScale() or stretto.LinearScale()")
     return None
+
+
+def normalises(optimizer: Optimizer) -> bool:
+    """Whether its steps are of one size however large the gradient is: Adam and its kin, RMSprop, Adagrad, Lion."""
+    return any("betas" in group or "eps" in group for group in optimizer.param_groups)
 
 
 def _keep(rate: Any) -> Any:

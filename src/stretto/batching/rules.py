@@ -13,8 +13,11 @@ B₀ is the batch that the rate was chosen for: the policy's first batch, or `re
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
+
+from stretto.core.errors import ScriptError
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,9 @@ class AdaScale:
 
     reference: int | None = None
 
+    def __post_init__(self) -> None:
+        _check(self)
+
     def factor(self, moment: Moment) -> float:
         return gain(moment.pair, batch=moment.batch, reference=moment.reference)
 
@@ -65,6 +71,10 @@ class LinearScale:
 
     ramp: int = 8
     reference: int | None = None
+
+    def __post_init__(self) -> None:
+        _check(self)
+        _check_number(self, "ramp", self.ramp)
 
     def factor(self, moment: Moment) -> float:
         return ramped(moment.before, moment.scale, since=moment.since, over=self.ramp)
@@ -78,6 +88,10 @@ class SqrtScale:
     ramp: int = 0
     reference: int | None = None
 
+    def __post_init__(self) -> None:
+        _check(self)
+        _check_number(self, "ramp", self.ramp)
+
     def factor(self, moment: Moment) -> float:
         return ramped(moment.before, moment.scale**0.5, since=moment.since, over=self.ramp)
 
@@ -88,6 +102,10 @@ class LEGW:
 
     warmup_epochs: float
     reference: int | None = None
+
+    def __post_init__(self) -> None:
+        _check(self)
+        _check_number(self, "warmup_epochs", self.warmup_epochs)
 
     def factor(self, moment: Moment) -> float:
         return moment.scale**0.5 * min(1.0, moment.warmed)
@@ -111,3 +129,24 @@ def ramped(before: float, target: float, *, since: int, over: int) -> float:
     if since >= over:
         return target
     return before + since / over * (target - before)
+
+
+def rule_of(lr_rule: object) -> Rule:
+    """What the user wrote as `lr_rule=`. Raises `ScriptError` for what is no rule."""
+    if isinstance(lr_rule, type) or not callable(getattr(lr_rule, "factor", None)):
+        fix = f"write stretto.{lr_rule.__name__}() with brackets" if isinstance(lr_rule, type) else (
+            "give stretto.AdaScale(), LinearScale(), SqrtScale(), LEGW(warmup_epochs=...) or None")
+        raise ScriptError(f"lr_rule={lr_rule!r} is not a learning-rate rule: {fix}")
+    return lr_rule  # pyright: ignore[reportReturnType]
+
+
+def _check(rule: Rule) -> None:
+    reference = rule.reference
+    if reference is not None and (isinstance(reference, bool) or not isinstance(reference, int) or reference < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ScriptError(f"{type(rule).__name__}(reference={reference!r}): the batch that the rate was chosen for is "
+                          "a whole number of at least 1")
+
+
+def _check_number(rule: Rule, name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ScriptError(f"{type(rule).__name__}({name}={value!r}) must be a number of at least 0")

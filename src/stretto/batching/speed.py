@@ -10,7 +10,7 @@ import statistics
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stretto.batching.throughput import Observation, ThroughputModel, fit
 
@@ -97,13 +97,21 @@ class Speed:
 
     def _fit(self, observations: list[Observation]) -> None:
         try:
-            model = fit(observations)
+            model = fit_with_rest(observations)
             if not model.sane:
                 raise ValueError(f"the fit makes no sense: {model}")
             self.fitted = Fitted(model, _error(model, observations), len({one.local_batch for one in observations}))
             self.failure = None
         except Exception as error:  # the job goes on with what it has
             self.failure = f"{type(error).__name__}: {error}"
+
+
+def fit_with_rest(observations: list[Observation]) -> ThroughputModel:
+    """The paper's model says that a step of one worker is its gradients and nothing else. An optimizer takes its time too, and only
+    once for all slices of a step: left in, it would be taken for a part of every slice."""
+    rests = [one.step_s - one.grad_s for one in observations if one.workers <= 1]
+    bare = [replace(one, step_s=one.grad_s) if one.workers <= 1 else one for one in observations]
+    return replace(fit(bare), alone_s=max(0.0, statistics.median(rests)) if rests else 0.0)
 
 
 def _error(model: ThroughputModel, observations: list[Observation]) -> float:

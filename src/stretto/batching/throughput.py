@@ -41,7 +41,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class ThroughputModel:
-    """The seven fitted numbers. All times in seconds."""
+    """The fitted numbers: the seven of the paper, and one for a worker that is alone. All times in seconds."""
 
     alpha_grad: float
     beta_grad: float
@@ -50,6 +50,8 @@ class ThroughputModel:
     alpha_within: float
     beta_within: float
     gamma: float
+    alone_s: float = 0.0
+    """What a step of one worker takes besides its gradients (optimizer, data). With more workers it is a part of the exchange."""
 
     def grad_s(self, local_batch: float) -> float:
         return self.alpha_grad + self.beta_grad * local_batch
@@ -63,6 +65,8 @@ class ThroughputModel:
 
     def step_s(self, *, nodes: int, workers: int, local_batch: float, accumulation: int = 0) -> float:
         grad = self.grad_s(local_batch)
+        if workers <= 1:
+            return (accumulation + 1) * grad + self.alone_s
         sync = self.sync_s(nodes=nodes, workers=workers)
         return accumulation * grad + overlap(grad, sync, self.gamma)
 
@@ -77,6 +81,7 @@ class ThroughputModel:
             self.alpha_within,
             self.beta_within,
             self.gamma,
+            self.alone_s,
         )
         return (
             all(math.isfinite(x) and 0 <= x < 1e9 for x in numbers)

@@ -104,7 +104,7 @@ class Job:
             raise ScriptError("job.share was called after training began: call it before the first `for step in data`")
         self._shared.add(objects)
         if lr_rule is not None:
-            self._planning.rule = lr_rule
+            self._planning.follow(lr_rule)
 
     def loader(
         self,

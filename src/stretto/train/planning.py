@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stretto.batching.meter import Meter
-from stretto.batching.noise import NoiseScale, Norms, Sampling
+from stretto.batching.noise import NoiseScale, Sampling
+from stretto.batching.norms import Meter, Norms
 from stretto.batching.plans import Adaptive, Decision, Fixed, PerWorker, Policy, Situation, efficiency, next_batch, parts_for
 from stretto.batching.rate import Rate
 from stretto.batching.replay import Replay
-from stretto.batching.rules import Rule
+from stretto.batching.rules import Rule, rule_of
 from stretto.batching.speed import Speed, Way
+from stretto.core.errors import ScriptError
 
 if TYPE_CHECKING:
     from stretto.train.data.loader import Loader
@@ -58,6 +59,9 @@ class Planning:
         self._chosen: frozenset[int] = frozenset()
         self._stride = 1
         self._finite = True
+        """Of the last pass: what the optimizer's step that follows it depends on."""
+        self._whole = True
+        """Of all passes of the step so far."""
         self._sampling = Sampling()
         self._replay: Replay | None = None
         self._slice_s: dict[str, float] = {}
@@ -73,6 +77,14 @@ class Planning:
         self._policies[number] = policy
         self._since[number], self._largest[number], self._parts[number], self._room[number] = 0, 0, 1, None
 
+    def follow(self, lr_rule: Rule) -> None:
+        """The rule of all optimizers: there is one batch, so there is one rule."""
+        rule = rule_of(lr_rule)
+        if self.rule is not None and rule != self.rule:
+            raise ScriptError(f"lr_rule={rule!r} here and {self.rule!r} in an earlier job.share: a job has one rule, "
+                              "for all of its optimizers")
+        self.rule = rule
+
     @property
     def active(self) -> bool:
         return self.rule is not None or any(not isinstance(one, Fixed) for one in self._policies.values())
@@ -86,8 +98,10 @@ class Planning:
         if not self.active:
             return
         optimizers = self.job._shared.optimizers
+        if not optimizers:
+            self._check_without_optimizer()
         norms = Norms(optimizers)
-        self.meter = Meter(norms)
+        self.meter = Meter(norms) if optimizers else None
         self.noise = NoiseScale(norms.groups)
         reference = next(iter(self._policies.values())).reference
         for optimizer in optimizers:  # before the rule's own hooks, so that a step without gradients is not scaled
@@ -98,6 +112,14 @@ class Planning:
         self.job._shared.add({NAME: self})
         self.job.note = self._note
         self.job.noted.append(self._noted)
+
+    def _check_without_optimizer(self) -> None:
+        adaptive = next((one for one in self._policies.values() if isinstance(one, Adaptive)), None)
+        if self.rule is None and adaptive is None:
+            return
+        asked = f"lr_rule={self.rule!r}" if self.rule is not None else f"batch_size={adaptive!r}"
+        raise ScriptError(f"{asked} follows the gradients of an optimizer and none is shared: "
+                          "pass it to job.share(model=..., optimizer=...)")
 
     def state_dict(self) -> dict[str, Any]:
         assert self.noise is not None and self.rate is not None
@@ -227,6 +249,7 @@ class Planning:
         self._slice_s = {name: one.spent[0] / one.spent[1] for name, one
                          in zip(self.job._team.roster.workers, headers, strict=True) if one.spent and one.spent[1]}
         self._finite = all(one.finite for one in headers)
+        self._whole = self._finite and (self._whole or step.passes == 0)
         if self._measured and self.meter is not None and self.noise is not None:
             mean = self.meter.norms.squared(scale=self._loss_scale()).tolist()
             rows = {int(unit): row for one in headers for unit, row in one.norms.items()}
@@ -253,7 +276,7 @@ class Planning:
     def committed(self, step: Step, *, step_s: float) -> dict[str, Any]:
         """The step is over. What its commit says besides."""
         number = step.loader.number
-        if not self._finite:
+        if not self._whole:
             self.skipped += 1
             if self.job.chief:
                 self.job._telling.say("event", what="skipped", text=f"step {step.index} was not applied: its gradient has a NaN "
@@ -262,7 +285,7 @@ class Planning:
             self._since[number] += 1
             self._largest[number] = max(self._largest[number], step.count)
         if self.rate is not None:
-            self.rate.committed(epochs=step.count / step.loader.source.size)
+            self.rate.committed(epochs=step.count / step.loader.source.size, applied=self._whole)
         self._time(step, step_s)
         fields: dict[str, Any] = {"parts": step.parts, "left": self._left(step)}
         if self._slice_s:
@@ -270,12 +293,15 @@ class Planning:
         return fields
 
     def _left(self, step: Step) -> int | None:
-        """Samples until the end of the last epoch, where the script has said which one that is."""
+        """Samples until the end of the last epoch at the present batch, where the script has said which one that is."""
         epochs = self.job._last_epoch
         if epochs is None:
             return None
-        size = step.loader.source.size
-        return max(0, (epochs - step.epoch) * size - step.first - step.count)
+        size, batch = step.loader.source.size, step.loader.batch
+        here, each = size - step.first - step.count, size
+        if step.loader.tail == "drop":
+            here, each = here - here % batch, size - size % batch
+        return here + max(0, epochs - step.epoch - 1) * each
 
     def _time(self, step: Step, step_s: float) -> None:
         """Adds the step to what the throughput model is fitted to. The first of a roster or a batch are not typical."""
@@ -362,7 +388,7 @@ class Planning:
                 **asdict(fitted.model), "confidence": round(fitted.confidence, 4), "observations": len(self.speed.observations)},
             "model": None if fitted is None or pair is None else {
                 "throughput": asdict(fitted.model), "grad_sqr": pair[0], "grad_var": pair[1] / reference,
-                "batch": self._range(step.loader, reference)},
+                "batch": {**self._range(step.loader, reference), "slices": step.loader.slices}},
             "skipped": self.skipped,
             "remaining": None if left is None else {"samples": left, "seconds": round(left / speed, 3) if speed else None},
         }
