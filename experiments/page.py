@@ -156,7 +156,8 @@ def adaptive(found: dict[str, Any], seeds: int) -> str:
         lines.append(f"| {workers} | " + " | ".join(cells) + f" | {entry['adaptive']['seconds']:.1f} | {ratio:.2f} |")
         way = ", ".join(f"{batch} from step {step}" for step, batch in entry["adaptive"]["batches"])
         first = entry["fixed"]["16"]["seconds"]
-        verdicts.append(f"* {workers} worker{'s' if workers != '1' else ''}: {first / entry['adaptive']['seconds']:.1f} times as fast as the batch that it began "
-                        f"with, {ratio:.2f} times the time of the best fixed batch ({best}), which nobody had to look for. "
+        who = f"{workers} worker{'s' if workers != '1' else ''}"
+        verdicts.append(f"* {who}: {first / entry['adaptive']['seconds']:.1f} times as fast as the batch that it began with, "
+                        f"{ratio:.2f} times the time of the best fixed batch ({best}), which nobody had to look for. "
                         f"Batches: {way}.")
     return "\n".join([*lines, "", "![time to target](figures/adaptive.png)", "", *verdicts, ""])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import pytest
 
@@ -68,6 +69,30 @@ def test_a_job_on_hosts_without_more_room_stays_as_large_as_they_allow(goal: Goa
     agent.free = 2  # a host has come
     trained(agent, scaler, clock, steps=1, step_s={2: 0.2}, first=100)
     assert agent.wanted > 2
+
+
+@pytest.mark.parametrize(("step_s", "apart_s"), [({1: 0.40, 2: 0.38}, 180.0), ({1: 60.0, 2: 55.0}, 6600.0)])
+def test_a_size_that_did_not_pay_is_tried_again_when_its_measurement_has_expired_and_not_before(
+        step_s: dict[int, float], apart_s: float):
+    agent, clock = Agent(), [0.0]
+    scaler = Autoscaler(Config(Efficiency(0.6), 1, 2), agent, clock=lambda: clock[0])
+    tried: list[float] = []
+    for step in range(1500):
+        before = agent.wanted
+        trained(agent, scaler, clock, steps=1, step_s=step_s, first=step)
+        if agent.wanted > before:
+            tried.append(clock[0])
+    assert len(tried) >= 3
+    assert min(later - sooner for sooner, later in pairwise(tried)) > apart_s
+
+
+def test_a_job_with_slow_steps_whose_speed_changes_looks_again():
+    agent, clock = Agent(), [0.0]
+    scaler = Autoscaler(Config(Efficiency(0.6), 1, 2), agent, clock=lambda: clock[0])
+    trained(agent, scaler, clock, steps=60, step_s={1: 100.0, 2: 50.0})
+    assert agent.wanted == 2
+    trained(agent, scaler, clock, steps=60, step_s={1: 100.0, 2: 95.0}, first=60)
+    assert "2 to 1 workers: trying 1 workers, to see what the others bring" in agent.told
 
 
 def test_the_first_steps_of_a_roster_are_not_measured():

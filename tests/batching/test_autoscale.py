@@ -26,8 +26,8 @@ from stretto.core.errors import UsageError
 HOUR = 3600.0
 
 
-def seen(rate: float, *, at_s: float = 0.0, arrived: float | None = None, steps: int = 12) -> Measurement:
-    return Measurement(rate, at_s, steps=steps, seconds=10.0, arrived=arrived)
+def seen(rate: float, *, at_s: float = 0.0, arrived: float | None = None, steps: int = 12, seconds: float = 10.0) -> Measurement:
+    return Measurement(rate, at_s, steps=steps, seconds=seconds, arrived=arrived)
 
 
 def state(workers: int, rates: dict[int, float], **changes: object) -> State:
@@ -106,6 +106,13 @@ def test_measurements_of_larger_sizes_expire_and_are_taken_again():
     rates = {1: seen(100.0, at_s=1000.0), 2: seen(110.0, at_s=900.0)}
     assert decide(config, state(1, {}, now_s=1000.0, measured=rates)).workers == 1
     assert decide(config, state(1, {}, now_s=1000.0 + config.expiry_s, measured=rates)).workers == 2
+
+
+def test_measurements_of_slow_steps_last_for_ten_measurements():
+    config = Config(Efficiency(0.6), 1, 8)
+    slow = {1: seen(1.0, at_s=5000.0, steps=12, seconds=720.0), 2: seen(1.1, at_s=1000.0, steps=12, seconds=660.0)}
+    assert decide(config, state(1, {}, now_s=5000.0, measured=slow)).workers == 1
+    assert decide(config, state(1, {}, now_s=1000.0 + 6601.0, measured=slow)).workers == 2
 
 
 def test_a_size_that_was_found_to_pay_is_not_left_for_a_hair():

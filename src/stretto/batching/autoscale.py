@@ -53,6 +53,8 @@ class Config:
     most: int
     expiry_s: float = 180.0
     """A measurement older than this is not used: at 90 s, searches were repeated for nothing."""
+    expiry_windows: float = 10.0
+    """But it always lasts for the time of so many measurements: where steps take a minute a search would else never end."""
     steps: int = 12
     """Steps that a measurement needs."""
     window_s: float = 2.0
@@ -202,7 +204,8 @@ def _fresh(config: Config, state: State, workers: int) -> Measurement | None:
         return None
     if workers == state.workers:
         return found
-    expired = state.now_s - found.at_s > config.expiry_s
+    window_s = max(config.window_s, config.steps * found.seconds / found.steps)
+    expired = state.now_s - found.at_s > max(config.expiry_s, config.expiry_windows * window_s)
     return None if _drifted(config, state) or (expired and workers > state.workers) else found
 
 

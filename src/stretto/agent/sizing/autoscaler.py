@@ -84,6 +84,7 @@ class Autoscaler:
             self._workers, self._since, self._seconds = workers, 0, 0.0
             self._changed_step = int(fields["step"])
             self._rates.clear()
+            self._measured.pop(workers, None)  # of an earlier stay: what was tried again for its age must not decide once more
         self._since += 1
         if self._since <= SKIPPED or step_s <= 0:
             return
@@ -92,7 +93,7 @@ class Autoscaler:
         found = Measurement(statistics.median(self._rates), self._now(), steps=len(self._rates), seconds=self._seconds)
         enough = found.steps >= self.config.steps and found.seconds >= self.config.window_s
         before = self._measured.get(workers)
-        arrived = before.arrived if before is not None and before.at_s > self._now() - 60 and self._since > SKIPPED + 1 else None
+        arrived = before.arrived if before is not None else None
         self._measured[workers] = replace(found, arrived=arrived or (found.rate if enough else None))
 
     def _state(self, fields: dict[str, Any]) -> State:
