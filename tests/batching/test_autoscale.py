@@ -93,12 +93,12 @@ def test_nothing_is_decided_before_enough_is_measured():
     config = Config(Efficiency(0.6), 1, 8)
     young = Measurement(100.0, 0.0, steps=3, seconds=10.0)
     wish = decide(config, state(1, {}, measured={1: young}))
-    assert wish == Decision(1, "measuring 1 workers")
+    assert wish == Decision(1, "measuring 1 worker")
 
 
 def test_nothing_is_decided_while_a_change_is_under_way():
     wish = decide(Config(Efficiency(0.6), 1, 8), state(1, {1: 100.0}, wanted=2))
-    assert (wish.workers, wish.reason) == (2, "waiting: 1 workers train, 2 are wanted")
+    assert (wish.workers, wish.reason) == (2, "waiting: 1 worker in training, 2 wanted")
 
 
 def test_measurements_of_larger_sizes_expire_and_are_taken_again():

@@ -222,6 +222,7 @@ def test_a_rule_on_the_wrong_optimizer_warns_with_the_better_one(rule: Rule, opt
     with pytest.warns(RuleWarning) as caught:
         Rate(rule, [optimizer()], reference=64)  # type: ignore[operator]
     assert advice in str(caught[0].message)
+    assert caught[0].filename == __file__, "the warning does not show where the script is"
 
 
 @pytest.mark.parametrize(("rule", "optimizer"), [

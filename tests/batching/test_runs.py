@@ -200,7 +200,7 @@ def test_a_job_that_scales_badly_goes_back_by_itself(launch: Launch):
         fcntl.flock(lock, fcntl.LOCK_UN)
     """
     run = launch(script(serial, epochs=16), "--workers", "1:2", "--autoscale", "efficiency=0.5")
-    run.until(lambda: [one for one in run.events("autoscale") if "back to 1 workers: efficiency of 1 to 2" in one.text])
+    run.until(lambda: [one for one in run.events("autoscale") if "back to 1 worker: efficiency of 1 to 2" in one.text])
     run.ask("stop")
     run.end()
 

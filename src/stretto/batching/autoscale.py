@@ -115,10 +115,10 @@ class Decision:
 def decide(config: Config, state: State) -> Decision:
     """How many workers the job should have now, and why."""
     if state.workers != state.wanted:
-        return Decision(state.wanted, f"waiting: {state.workers} workers train, {state.wanted} are wanted")
+        return Decision(state.wanted, f"waiting: {_workers(state.workers)} in training, {state.wanted} wanted")
     inside = min(max(state.workers, config.least), config.most)
     if inside != state.workers:
-        return Decision(inside, f"{state.workers} workers are outside the job's {config.least}:{config.most}")
+        return Decision(inside, f"{_workers(state.workers)}: outside the job's {config.least}:{config.most}")
     match config.goal:
         case Heuristic():
             return _guarded(config, state, _heuristic(config.goal, config, state))
@@ -193,6 +193,10 @@ def _parse_utility(price: float | None, worth: str | None) -> Utility:
     return Utility(price, parse_worth(worth))
 
 
+def _workers(count: int) -> str:
+    return f"{count} worker{'s' if count != 1 else ''}"
+
+
 def _fresh(config: Config, state: State, workers: int) -> Measurement | None:
     """The measurement at this size, if it is long enough and still counts.
 
@@ -218,7 +222,7 @@ def _drifted(config: Config, state: State) -> bool:
 def _search(goal: Efficiency | Utility, config: Config, state: State) -> Decision:
     here = _fresh(config, state, state.workers)
     if here is None:
-        return Decision(state.workers, f"measuring {state.workers} workers")
+        return Decision(state.workers, f"measuring {_workers(state.workers)}")
     if isinstance(goal, Utility) and state.remaining_s is None:
         return Decision(state.workers, "the end of the job is not known, so its utility is not either")
     known = [size for size in sorted(state.measured) if _fresh(config, state, size) is not None]
@@ -227,11 +231,11 @@ def _search(goal: Efficiency | Utility, config: Config, state: State) -> Decisio
         held = here.steps >= 2 * config.steps
         pays, why = _pays(goal, state, below, state.workers, margin=config.margin if held else 0.0)
         if not pays:
-            return Decision(below, f"back to {below} workers: {why}")
+            return Decision(below, f"back to {_workers(below)}: {why}")
     above = min((size for size in known if size > state.workers), default=None)
     pays, why = _pays(goal, state, state.workers, above) if above is not None else (False, "")
     if above is not None and pays:
-        return Decision(above, f"{above} workers: {why}")
+        return Decision(above, f"{_workers(above)}: {why}")
     if below is None and state.workers > config.least:
         return _down(config, state)
     return _between(config, state, above, why) if above is not None else _up(config, state)
@@ -248,15 +252,15 @@ def _pays(goal: Efficiency | Utility, state: State, few: int, many: int, *, marg
             low = net_utility(goal, workers=few, rate=slow, state=state)
             high = net_utility(goal, workers=many, rate=fast, state=state)
             sign = ">" if high > low else "<="
-            return high > low, f"net utility of {many} workers is {high:.4g} {sign} {low:.4g} of {few}"
+            return high > low, f"net utility of {_workers(many)} is {high:.4g} {sign} {low:.4g} of {few}"
 
 
 def _between(config: Config, state: State, above: int, why: str) -> Decision:
     """A larger size did not pay. A doubling may have jumped over the best one: the middle is tried once."""
     middle = _smallest(config, (state.workers + above) // 2)
     if middle > state.workers and _fresh(config, state, middle) is None:
-        return Decision(middle, f"trying {middle} workers: {why}")
-    return Decision(state.workers, f"settled on {state.workers} workers: {why}")
+        return Decision(middle, f"trying {_workers(middle)}: {why}")
+    return Decision(state.workers, f"settled on {_workers(state.workers)}: {why}")
 
 
 def _up(config: Config, state: State) -> Decision:
@@ -264,8 +268,8 @@ def _up(config: Config, state: State) -> Decision:
     target = _smallest(config, min(2 * state.workers, _most(config, state)))
     if target <= state.workers:
         bound = "the most allowed" if state.workers >= config.most else "all that can be had"
-        return Decision(state.workers, f"settled on {state.workers} workers: {bound}")
-    return Decision(target, f"trying {target} workers")
+        return Decision(state.workers, f"settled on {_workers(state.workers)}: {bound}")
+    return Decision(target, f"trying {_workers(target)}")
 
 
 def _most(config: Config, state: State) -> int:
@@ -283,27 +287,27 @@ def _smallest(config: Config, workers: int) -> int:
 def _down(config: Config, state: State) -> Decision:
     """Nothing below is known: without it nobody can say whether the last workers pay."""
     target = max(config.least, state.workers // 2)
-    return Decision(target, f"trying {target} workers, to see what the others bring")
+    return Decision(target, f"trying {_workers(target)}, to see what the others bring")
 
 
 def _heuristic(goal: Heuristic, config: Config, state: State) -> Decision:
     done = state.step - state.changed_step
     if done < goal.steps:
-        return Decision(state.workers, f"{done} of {goal.steps} steps with {state.workers} workers")
+        return Decision(state.workers, f"waiting: {done} of {goal.steps} steps with {_workers(state.workers)}")
     by, why = goal.by, f"{goal.by:+d} every {goal.steps} steps"
     if goal.climb:
         here, below = state.measured.get(state.workers), state.measured.get(state.workers - goal.by)
         if here is not None and below is not None and here.rate <= below.rate:
-            by, why = -goal.by, f"{state.workers} workers are not faster than {state.workers - goal.by}"
+            by, why = -goal.by, f"{_workers(state.workers)} not faster than {state.workers - goal.by}"
         above = state.measured.get(state.workers + goal.by)
         slower = here is not None and above is not None and above.rate <= here.rate
         if by > 0 and slower and above is not None and state.now_s - above.at_s <= config.expiry_s:
-            return Decision(state.workers, f"{state.workers + goal.by} workers were not faster")
+            return Decision(state.workers, f"{_workers(state.workers + goal.by)} were not faster")
     target = min(max(state.workers + by, config.least), _most(config, state))
     if target == state.workers:
         bound = f"the bound of {config.least}:{config.most}" if target == config.most or by < 0 else "all that can be had"
-        return Decision(target, f"{target} workers: {bound}")
-    return Decision(target, f"{target} workers: {why}")
+        return Decision(target, f"{_workers(target)}: {bound}")
+    return Decision(target, why)
 
 
 def _guarded(config: Config, state: State, wish: Decision) -> Decision:
@@ -323,5 +327,5 @@ def _guarded(config: Config, state: State, wish: Decision) -> Decision:
         spent_s = state.pause_s + state.startup_s + config.window_s
     if earned_s > spent_s:
         return wish
-    return Decision(state.workers, f"no change in the last {state.remaining_s:.1f} s: {wish.workers} workers could "
+    return Decision(state.workers, f"no change in the last {state.remaining_s:.1f} s: {_workers(wish.workers)} could "
                                    f"earn {max(0.0, earned_s):.1f} s and cost {spent_s:.1f} s")

@@ -5,6 +5,7 @@ Between steps the optimizer always shows the user's rate, so schedulers, loggers
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -98,7 +99,7 @@ class Rate:
         for place, optimizer in enumerate(self._optimizers):
             advice = unfit(rule, optimizer)
             if advice is not None:
-                warnings.warn(advice, RuleWarning, stacklevel=4)
+                warnings.warn(advice, RuleWarning, stacklevel=_outside())
             self._handles.append(optimizer.register_step_pre_hook(self._scaler(place, first)))
             self._handles.append(optimizer.register_step_post_hook(self._restorer(place)))
             first += len(optimizer.param_groups)
@@ -145,6 +146,14 @@ def unfit(rule: Rule, optimizer: Optimizer) -> str | None:
 def normalises(optimizer: Optimizer) -> bool:
     """Whether its steps are of one size however large the gradient is: Adam and its kin, RMSprop, Adagrad, Lion."""
     return any("betas" in group or "eps" in group for group in optimizer.param_groups)
+
+
+def _outside() -> int:
+    """How many frames up the script is, so that a warning shows its line and not one of the library."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "stretto":
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _keep(rate: Any) -> Any:
