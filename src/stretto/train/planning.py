@@ -1,4 +1,4 @@
-"""The batch plan at work in a worker: which batch the next step has, what is measured, and what the chief says about it.
+"""The batch plan at work in a worker: which batch the next step has, and what is measured.
 
 Everything that the bits depend on (noise scale, progress, the plan's place) is shared state, so newcomers and checkpoints have it.
 Everything that is measured in seconds is not: it decides nothing but what the chief writes into the plan, which all then follow.
@@ -10,19 +10,19 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from stretto.batching.noise import NoiseScale, Sampling
 from stretto.batching.norms import Meter, Norms
-from stretto.batching.plans import Adaptive, Decision, Fixed, PerWorker, Policy, Situation, efficiency, next_batch, parts_for
+from stretto.batching.plans import Adaptive, Decision, Fixed, Policy, Situation, next_batch, parts_for
 from stretto.batching.rate import Rate
 from stretto.batching.replay import Replay
 from stretto.batching.rules import Rule, rule_of
 from stretto.batching.speed import Speed, Way
 from stretto.core.errors import ScriptError
+from stretto.train.metrics import left_of
 
 if TYPE_CHECKING:
     from stretto.train.data.loader import Loader
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from stretto.train.reduce.reducer import Header
 
 NAME = "stretto.batching"
-REPORT_S = 5.0
-"""Between two reports of application metrics."""
-SCHEMA = 1
 
 
 class Planning:
@@ -66,11 +63,17 @@ class Planning:
         self._replay: Replay | None = None
         self._slice_s: dict[str, float] = {}
         self._spent = [0.0, 0, 0.0]
-        self._breakdown: dict[str, float] = {}
-        self._reported = 0.0
-        self._latest: Step | None = None
+        self.breakdown: dict[str, float] = {}
+        """Seconds of the last step."""
+
+    @property
+    def progress(self) -> float:
+        return self.rate.progress if self.rate is not None else float(self.job.step)
 
     # ---- setting up
+
+    def policy(self, loader: Loader) -> Policy | None:
+        return self._policies.get(loader.number)
 
     def use(self, loader: Loader, policy: Policy) -> None:
         number = loader.number
@@ -200,10 +203,11 @@ class Planning:
             workers=self.job.workers, slices=loader.slices, samples=loader.source.size, batch=loader.batch,
             since=self._since[number], largest=self._largest[number], room=self._room[number],
             noise_scale=noise.scale if ripe and noise is not None else None,
-            seconds=self.speed.seconds(nodes=self._nodes(), workers=self.job.workers, slices=loader.slices),
+            seconds=self.speed.seconds(nodes=self.nodes, workers=self.job.workers, slices=loader.slices),
         )
 
-    def _nodes(self) -> int:
+    @property
+    def nodes(self) -> int:
         return len({member.agent for member in self.job._team.roster.members})
 
     # ---- passes
@@ -287,33 +291,22 @@ class Planning:
         if self.rate is not None:
             self.rate.committed(epochs=step.count / step.loader.source.size, applied=self._whole)
         self._time(step, step_s)
-        fields: dict[str, Any] = {"parts": step.parts, "left": self._left(step)}
+        fields: dict[str, Any] = {"parts": step.parts, "left": left_of(step, epochs=self.job._last_epoch)}
         if self._slice_s:
             fields["slice_s"] = {name: round(seconds, 6) for name, seconds in self._slice_s.items()}
         return fields
-
-    def _left(self, step: Step) -> int | None:
-        """Samples until the end of the last epoch at the present batch, where the script has said which one that is."""
-        epochs = self.job._last_epoch
-        if epochs is None:
-            return None
-        size, batch = step.loader.source.size, step.loader.batch
-        here, each = size - step.first - step.count, size
-        if step.loader.tail == "drop":
-            here, each = here - here % batch, size - size % batch
-        return here + max(0, epochs - step.epoch - 1) * each
 
     def _time(self, step: Step, step_s: float) -> None:
         """Adds the step to what the throughput model is fitted to. The first of a roster or a batch are not typical."""
         if not self._slice_s or self._spent[1] == 0 or step.passes != 1:
             return
         compute = self._spent[0]
-        self._breakdown = {"total": step_s, "compute": compute, "other": max(0.0, step_s - compute)}
+        self.breakdown = {"total": step_s, "compute": compute, "other": max(0.0, step_s - compute)}
         if not self.active or self._since.get(step.loader.number, 0) < 3:
             return
         rounds = -(-step.loader.slices // self.job.workers) * step.parts
         grad_s = max(self._slice_s.values()) / step.parts
-        way = Way(self._nodes(), self.job.workers, -(-step.count // (step.loader.slices * step.parts)))
+        way = Way(self.nodes, self.job.workers, -(-step.count // (step.loader.slices * step.parts)))
         self.speed.observe(way, grad_s=grad_s, step_s=step_s - (rounds - 1) * grad_s)
         if self.job.chief:
             self.speed.refit()
@@ -338,71 +331,10 @@ class Planning:
 
     def carried(self) -> dict[str, Any]:
         """What a script that is started again in this process needs besides the shared state."""
-        return {"parts": dict(self._parts), "room": dict(self._room), "told": dict(self._told), "speed": self.speed,
-                "reported": self._reported}
+        return {"parts": dict(self._parts), "room": dict(self._room), "told": dict(self._told), "speed": self.speed}
 
     def carry_on(self, carried: dict[str, Any]) -> None:
         self._parts.update(carried["parts"])
         self._room.update(carried["room"])
         self._told.update(carried["told"])
-        self.speed, self._reported = carried["speed"], carried["reported"]
-
-    # ---- what is reported
-
-    def report(self, step: Step) -> None:
-        """Application metrics, every few seconds, from the chief."""
-        now = time.monotonic()
-        self._latest = step
-        if not self.job.chief or now - self._reported < REPORT_S:
-            return
-        self._reported, self._latest = now, None
-        self.job._telling.say("report", step=step.index, of="job", metrics=self.metrics(step))
-
-    def epoch_done(self) -> None:
-        """The last word about an epoch, if the last step was not reported."""
-        step, self._latest = self._latest, None
-        if step is not None and self.job.chief:
-            self.job._telling.say("report", step=step.index, of="job", metrics=self.metrics(step))
-
-    def metrics(self, step: Step) -> dict[str, Any]:
-        """The document of docs/metrics.md."""
-        total = self._breakdown.get("total", 0.0)
-        speed = step.count / total if total else 0.0
-        left, noise = self._left(step), self.noise
-        reference = self.rate.reference if self.rate is not None else step.loader.batch
-        phi = noise.scale if noise is not None else None
-        share = efficiency(phi, batch=step.count, reference=reference) if phi is not None else 1.0
-        pair = noise.pair() if noise is not None else None
-        fitted = self.speed.fitted
-        return {
-            "schema": SCHEMA, "step": step.index, "epoch": step.epoch, "progress": self.progress,
-            "workers": self.job.workers, "nodes": self._nodes(), "slices": step.loader.slices, "batch": step.loader.batch,
-            "parts": step.parts, "range": self._range(step.loader, reference),
-            "samples_per_s": round(speed, 3), "efficiency": round(share, 6), "goodput": round(speed * share, 3),
-            "step_s": {name: round(value, 6) for name, value in self._breakdown.items()},
-            "noise_scale": phi,
-            "noise": None if noise is None or pair is None else {
-                "scale": phi, "grad_sqr": pair[0], "grad_var": pair[1] / reference, "measured": noise.count,
-                "ignored": noise.ignored},
-            "throughput": None if fitted is None else {
-                **asdict(fitted.model), "confidence": round(fitted.confidence, 4), "observations": len(self.speed.observations)},
-            "model": None if fitted is None or pair is None else {
-                "throughput": asdict(fitted.model), "grad_sqr": pair[0], "grad_var": pair[1] / reference,
-                "batch": {**self._range(step.loader, reference), "slices": step.loader.slices}},
-            "skipped": self.skipped,
-            "remaining": None if left is None else {"samples": left, "seconds": round(left / speed, 3) if speed else None},
-        }
-
-    @property
-    def progress(self) -> float:
-        return self.rate.progress if self.rate is not None else float(self.job.step)
-
-    def _range(self, loader: Loader, reference: int) -> dict[str, Any]:
-        match self._policies.get(loader.number):
-            case Adaptive(start=start, at_most=most):
-                return {"initial": start, "most": most, "fixed": None, "per_worker": None}
-            case PerWorker(per_worker=per_worker, at_most=most):
-                return {"initial": per_worker, "most": most or per_worker * loader.slices, "fixed": None,
-                        "per_worker": per_worker}
-            case _:
-                return {"initial": reference, "most": loader.batch, "fixed": loader.batch, "per_worker": None}
+        self.speed = carried["speed"]

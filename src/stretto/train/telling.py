@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stretto.core.roster import Roster
 from stretto.train.entry.failpoints import failpoint
+from stretto.train.metrics import Metrics
 
 if TYPE_CHECKING:
     from stretto.train.data.loader import Loader
@@ -22,6 +23,7 @@ class Telling:
         self.last_commit: dict[str, Any] | None = None
         """Said again after a rescue: the chief that had to say it may have died."""
         self.stepped_at = time.monotonic()
+        self._metrics = Metrics(job)
 
     def say(self, kind: str, **fields: Any) -> None:
         job = self._job
@@ -67,7 +69,7 @@ class Telling:
         job.last_metrics = step.metrics
         if self.first_here:
             self.say("commit", **self.last_commit)
-            job._planning.report(step)
+            self._metrics.report(step)
         job.step += 1
         every = int(job.options.get("digest_every") or 0)
         if every and job.step % every == 0:
@@ -79,7 +81,7 @@ class Telling:
         failpoint("committed")
 
     def epoch_done(self, loader: Loader) -> None:
-        self._job._planning.epoch_done()
+        self._metrics.epoch_done()
         self.say("epoch", epoch=loader.epoch, loader=loader.number)
 
     def evaluated(self, step: Step) -> None:
