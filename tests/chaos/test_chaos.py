@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -61,6 +62,16 @@ def strike(run, choice: random.Random, struck: set[int], *, saved: bool) -> str:
         return "too late"
 
 
+def hit_one_slice_twice(run) -> bool:
+    """Two kills of different workers in one slice of one step, by chance: that is what a poison slice looks like, and the job has
+    stopped, as promised, naming that slice."""
+    blamed = re.match(r"slice (\d+) of step (\d+) .*is poison", run.result["error"] or "")
+    if blamed is None:
+        return False
+    place = f"in slice {blamed[1]} of step {blamed[2]}"
+    return len({one.worker for one in run.events("died", "frozen", "hung") if one.text.endswith(place)}) >= 2
+
+
 def _saving(saved: bool, where: Path) -> list[str]:
     return ["--checkpoint", str(where / "saves"), "--checkpoint-every", "4"] if saved else []
 
@@ -83,7 +94,9 @@ def test_a_random_schedule_ends_with_the_reference_digest(launch, reference, tmp
         if run.process.poll() is not None:
             break
         story.append(strike(run, choice, struck, saved=saved))
-    assert run.end() == 0, (story, run.output())
+    if run.end() != 0 and hit_one_slice_twice(run):
+        return
+    assert run.process.returncode == 0, (story, run.output())
     if run.result["digest"] != reference:
         raise AssertionError((story, run.output()))
     audit = stretto("audit", str(run.folder.path), cwd=run.folder.path.parent)
