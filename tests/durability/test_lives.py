@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -95,8 +96,14 @@ def test_after_a_kill_of_everything_another_number_of_workers_ends_with_the_same
     kill_everything(run)
     assert not run.folder.result.exists()
     assert not alive(run.folder)
+    away = tmp_path / "saved-job"
+    away.rename(tmp_path / "unmounted")
+    refused = stretto("resume", "--runs", str(run.folder.path.parent), "job", cwd=tmp_path)
+    assert refused.returncode == 2 and f"there is no checkpoint in {away}" in refused.stderr and "--step 0" in refused.stderr
+    (tmp_path / "unmounted").rename(away)
     again = resume(run, "--workers", "3")
     assert again.end() == 0, again.output()
+    assert f"life 2 goes on from {away}" in again.output()
     assert again.result["digest"] == reference
     assert again.result["steps"] == STEPS
     resumed = [one for one in again.records() if isinstance(one, Resume)]
@@ -171,6 +178,7 @@ def test_a_notice_to_the_last_agent_takes_a_checkpoint_of_the_very_step(
         done = stretto("drain", "--runs", str(run.folder.path.parent), "job", "--agent", "a0", cwd=tmp_path)
         assert done.returncode == 0 and "with a checkpoint" in done.stdout, done.stderr
     assert run.end() == 143, run.output()
+    assert f"`stretto resume {run.folder.path}` to go on" in run.output()
     last = run.commits()[-1].step
     assert [entry.step for entry in complete(tmp_path)] == [last + 1], "not every committed step is in the checkpoint"
     again = resume(run)
@@ -212,11 +220,32 @@ def test_a_damaged_checkpoint_is_refused_by_path_and_the_one_before_it_offered(
     assert refused.end() == 1
     told = refused.output()
     assert str(shard) in told and f"--step {before.step}" in told
+    assert "error: the checkpoint" in told, "a name of a class stands before the message"
+    for cut in (False, True):
+        os.truncate(shard, len(data) - cut)
+        exported = stretto("export", "--runs", str(run.folder.path.parent), "job", str(tmp_path / "out"), cwd=tmp_path)
+        assert exported.returncode == 2 and str(shard) in exported.stderr and f"--step {before.step}" in exported.stderr
     again = resume(run, "--step", str(before.step))
     assert again.end() == 0, again.output()
     assert again.result["digest"] == reference
     assert audit(again.records()).holds
     assert (tmp_path / "saved-job" / folder_name(before.step)).exists() or complete(tmp_path)
+
+
+@pytest.mark.long
+def test_other_bits_that_were_allowed_are_in_the_result(launch: Launch, resume: Callable[..., Launched], tmp_path: Path) -> None:
+    run = begin(launch, tmp_path, "--workers", "1")
+    run.until(lambda: complete(tmp_path))
+    kill_everything(run)
+    asked = json.loads(run.folder.request.read_text())
+    run.folder.request.write_text(json.dumps({**asked, "args": arguments(pause_s=0.0, seed=1)}))
+    refused = resume(run)
+    assert refused.end() == 1
+    assert "seed is 0 in the checkpoint and 1 here" in refused.output() and "--allow-mixed" in refused.output()
+    again = resume(run, "--allow-mixed")
+    assert again.end() == 0, again.output()
+    assert again.result["mixed"] is True
+    assert [one for one in again.events("mixed") if "seed is 0" in one.text]
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,39 @@ def test_a_damaged_manifest_is_named_and_the_previous_checkpoint_offered(vault: 
         choose(vault)
     entry, _ = sound(vault)
     assert entry is not None and entry.step == before.step
+
+
+def test_a_manifest_that_belongs_to_another_step_is_named_and_the_previous_checkpoint_offered(vault: LocalVault) -> None:
+    """Every byte of it is right, and so is every byte of the shards that it names: they are those of another folder."""
+    *_, before, last = resumable(vault)
+    shutil.copy(Path(before.path) / NAME, Path(last.path) / NAME)
+    with pytest.raises(UsageError, match=rf"{last.folder}/{NAME} does not belong there.*{before.folder}.*--step {before.step}"):
+        choose(vault)
+    entry, _ = sound(vault)
+    assert entry is not None and entry.step == before.step
+
+
+def test_a_checkpoint_of_another_run_is_neither_gone_on_from_nor_deleted(
+    tmp_path: Path, vault: LocalVault, reference: str
+) -> None:
+    before = choose(vault)
+    assert before is not None and before.manifest is not None
+    other = replace(before.manifest, run="other", run_id="other-1", step=before.step + 1)
+    shutil.copytree(before.path, tmp_path / "saved" / other.folder)
+    (tmp_path / "saved" / other.folder / NAME).write_bytes(other.encode())
+    with pytest.raises(UsageError, match=f"{other.folder}/{NAME} does not belong there: it is of another run"):
+        choose(vault)
+    again = alone(tmp_path, args=arguments(pause_s=0.0), checkpoint=wish(tmp_path / "saved", life=2, keep=1),
+                  **resume(tmp_path, resumable(vault)[0].step))
+    assert again.digest == reference
+    assert (tmp_path / "saved" / other.folder / NAME).exists(), "what is not ours was deleted"
+
+
+def test_a_file_in_the_place_of_the_folder_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "sub"):
+        with pytest.raises(UsageError, match="is no folder"):
+            claim(LocalVault(path), run="job", run_id="job-1")
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ class Hearing:
             case "digest":
                 self._digest(worker, fields)
             case "event":
+                self._agent.mixed = self._agent.mixed or fields["what"] == "mixed"
                 self._recorder.event(str(fields["what"]), str(fields.get("text", "")), worker=worker.name)
             case "crash":
                 shown = "" if fields.get("usage") else str(fields.get("traceback", ""))

@@ -10,7 +10,7 @@ from typer import Argument, Option
 from stretto.cli.checkpoints import vault_of
 from stretto.cli.common import Json, Run, Runs, emit, folder_of
 from stretto.core.errors import Refused, UsageError
-from stretto.train.checkpoint.catalog import entries
+from stretto.train.checkpoint.catalog import choose, previous
 from stretto.train.checkpoint.export import export
 
 
@@ -24,20 +24,16 @@ def command(
 ) -> None:
     folder = folder_of(run, runs)
     vault = vault_of(folder)
-    found = [entry for entry in entries(vault) if entry.complete]
-    chosen = [entry for entry in found if step is None or entry.step == step]
-    if not chosen:
-        there = ", ".join(str(entry.step) for entry in found) or "none"
-        raise UsageError(f"run {folder.name!r} has no complete checkpoint{f' of step {step}' if step is not None else ''} in "
-                         f"{vault.where()} (there are: {there})")
-    newest = max(chosen, key=lambda entry: (entry.step, entry.final))
-    assert newest.manifest is not None
     try:
-        size = export(vault, newest.manifest, out)
-    except Refused as error:
-        before = [entry.step for entry in found if entry.step < newest.step]
-        offer = f"the previous one is of step {before[-1]}: --step {before[-1]}" if before else "there is no other"
-        raise UsageError(f"{error}; {offer}") from error
+        chosen = choose(vault, step=step, final=True)
+        if chosen is None or chosen.manifest is None:
+            raise UsageError(f"run {folder.name!r} has no complete checkpoint in {vault.where()} yet")
+        try:
+            size = export(vault, chosen.manifest, out)
+        except Refused as error:
+            raise UsageError(f"{error}; {previous(vault, chosen.step)}") from error
+    except OSError as error:
+        raise UsageError(f"{vault.where()} cannot be read: {error.strerror or error}") from error
     if json:
-        return emit({"path": str(out), "step": newest.step, "bytes": size})
-    print(f"{out}: the weights after step {newest.step}, {size} bytes")
+        return emit({"path": str(out), "step": chosen.step, "bytes": size})
+    print(f"{out}: the weights after step {chosen.step}, {size} bytes")

@@ -15,10 +15,12 @@ from stretto.agent.lives import next_life
 from stretto.agent.options import RunOptions, parse_workers
 from stretto.agent.records.folder import RunFolder
 from stretto.agent.run import run as execute
+from stretto.agent.saving import Checkpoints
 from stretto.cli.common import Json, Run, Runs, folder_of
 from stretto.cli.run import watch
 from stretto.core.errors import UsageError
-from stretto.train.checkpoint.catalog import choose
+from stretto.core.journal import Checkpoint
+from stretto.train.checkpoint.catalog import Entry, choose
 from stretto.train.checkpoint.vault import open_vault
 
 
@@ -28,7 +30,8 @@ def command(
     workers: Annotated[str | None, Option("--workers", "-w", metavar="N|A:B", help="How many now [default: as before].",
                                           show_default=False)] = None,
     start: Annotated[int | None, Option(help="How many to begin with [default: the fewest].", show_default=False)] = None,
-    step: Annotated[int | None, Option(help="From this checkpoint [default: the last complete one].", show_default=False)] = None,
+    step: Annotated[int | None, Option(help="From this checkpoint, or 0 to begin anew [default: the last complete one].",
+                                       show_default=False)] = None,
     allow_mixed: Annotated[bool, Option("--allow-mixed", help="Go on even if the bits will differ; it is recorded.")] = False,
     runs: Runs = None,
     quiet: Annotated[bool, Option("--quiet", "-q", help="Show only what goes wrong.")] = False,
@@ -37,13 +40,29 @@ def command(
     folder = RunFolder(folder_of(run, runs).path.absolute())
     options = _options(folder, workers=workers, start=start, allow_mixed=allow_mixed)
     assert options.checkpoints is not None
-    entry = choose(open_vault(options.checkpoints.url), step=step)
+    entry = _entry(folder, options.checkpoints, step=step)
     options.validate()
     options.checkpoints.claim(folder.name)
     life = next_life(folder, entry)
     with contextlib.suppress(FileNotFoundError):
         folder.result.unlink()
     watch(folder, lambda observer: execute(options, folder, observer=observer, life=life), quiet=quiet, json=json)
+
+
+def _entry(folder: RunFolder, checkpoints: Checkpoints, *, step: int | None) -> Entry | None:
+    """What to go on from; None to begin anew, which has to be said where the run has saved something."""
+    if step == 0:
+        return None
+    vault = open_vault(checkpoints.url)
+    try:
+        entry = choose(vault, step=step)
+    except OSError as error:
+        raise UsageError(f"{vault.where()} cannot be read: {error.strerror or error}") from error
+    saved = [one.step for one in folder.records() if isinstance(one, Checkpoint)] if entry is None else []
+    if saved:
+        raise UsageError(f"there is no checkpoint in {vault.where()}, but run {folder.name!r} has saved step {saved[-1]} there: "
+                         "bring it back (is it mounted?), or begin anew with --step 0")
+    return entry
 
 
 def _options(folder: RunFolder, *, workers: str | None, start: int | None, allow_mixed: bool) -> RunOptions:
@@ -54,8 +73,8 @@ def _options(folder: RunFolder, *, workers: str | None, start: int | None, allow
                          "`stretto run`")
     result = folder.read(folder.result)
     if result is not None and result.get("state") == "finished":
-        raise UsageError(f"run {folder.name!r} has finished: there is nothing to go on with (`stretto export {folder.name}` has "
-                         "its weights)")
+        weights = f" (`stretto export {folder.name} OUT` has its weights)" if document.get("checkpoints") else ""
+        raise UsageError(f"run {folder.name!r} has finished: there is nothing to go on with{weights}")
     if document.get("shared"):
         raise UsageError(f"run {folder.name!r} is one host's part of a job: start the job again with the same `stretto run "
                          "--store` command, and it goes on from its last checkpoint")

@@ -176,15 +176,18 @@ def watch(folder: RunFolder, go: Callable[[Observer], Outcome], *, quiet: bool, 
             if not quiet:
                 screen.say(f"run {folder.name} in {folder.path}", style="dim")
             outcome = go(screen)
-    _conclude(outcome, folder.path, quiet=quiet or json)
+    _conclude(outcome, folder, quiet=quiet or json)
     raise Exit(outcome.exit_code)
 
 
-def _conclude(outcome: Outcome, path: Path, *, quiet: bool) -> None:
+def _conclude(outcome: Outcome, folder: RunFolder, *, quiet: bool) -> None:
     if outcome.error is not None:
         if outcome.traceback:
             print(outcome.traceback.rstrip(), file=sys.stderr)
         print(f"error: {outcome.error}", file=sys.stderr)
     elif not quiet:
         digest = f", digest {outcome.digest}" if outcome.digest else ""
-        print(f"{outcome.state}{digest}; see `stretto show {path}`", file=sys.stderr)
+        asked = folder.read(folder.request) or {}
+        saved = outcome.state == "stopped" and asked.get("checkpoints") and not asked.get("shared")
+        further = f", `stretto resume {folder.path}` to go on" if saved else ""
+        print(f"{outcome.state}{digest}; see `stretto show {folder.path}`{further}", file=sys.stderr)

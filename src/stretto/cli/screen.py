@@ -53,6 +53,9 @@ class Screen:
                 self._workers = document["workers"]
                 if not self._quiet:
                     self._print(switch_text(document))
+            case "resume" if not self._quiet:
+                told = f"goes on from {document['path']}" if document["path"] else "begins anew: it goes on from no checkpoint"
+                self._print(f"life {document['life']} {told}")
             case "epoch" if not self._quiet:
                 self._print(f"epoch {document['epoch']} of loader {document['loader']} is finished")
             case "eval" if not self._quiet:

@@ -27,6 +27,8 @@ class Crash:
 
     @property
     def summary(self) -> str:
+        if self.usage and self.text:
+            return self.text  # our own words: the type would say nothing more
         return f"{self.type}: {self.text}" if self.text else self.type
 
 

@@ -50,10 +50,19 @@ class Entry:
 def entries(vault: Vault) -> list[Entry]:
     """Everything there is, by step. Sizes are compared; content is not (see `verify`)."""
     found = [(step, folder) for folder in vault.folders() if (step := step_of(folder)) is not None]
-    return [_entry(vault, step, folder) for step, folder in sorted(found)]
+    owner = _owner(vault) if found else None
+    return [_entry(vault, step, folder, owner) for step, folder in sorted(found)]
 
 
-def _entry(vault: Vault, step: int, folder: str) -> Entry:
+def _owner(vault: Vault) -> str | None:
+    """The id of the run whose checkpoints these are, as far as that is known."""
+    try:
+        return str(json.loads(vault.read("", OWNER))["run_id"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _entry(vault: Vault, step: int, folder: str, owner: str | None) -> Entry:
     files = vault.files(folder)
     size, path = sum(files.values()), vault.where(folder)
     if NAME not in files:
@@ -64,11 +73,20 @@ def _entry(vault: Vault, step: int, folder: str) -> Entry:
         return Entry(step, folder, path, None, size, str(error))
     except FileNotFoundError:
         return Entry(step, folder, path, None, size)
+    return Entry(step, folder, path, manifest, size, _problem(vault, folder, manifest, files, owner))
+
+
+def _problem(vault: Vault, folder: str, manifest: Manifest, files: dict[str, int], owner: str | None) -> str:
+    """What is wrong with a whole manifest, or with its shards as far as their sizes show."""
+    if manifest.folder != folder:
+        return f"{vault.where(folder, NAME)} does not belong there: it is the manifest of {manifest.folder}"
+    if owner is not None and manifest.run_id != owner:
+        return f"{vault.where(folder, NAME)} does not belong there: it is of another run ({manifest.run!r})"
     for shard in manifest.shards:
         if files.get(shard.file) != shard.bytes:
             had = "is missing" if shard.file not in files else f"has {files[shard.file]} bytes instead of {shard.bytes}"
-            return Entry(step, folder, path, manifest, size, f"{vault.where(folder, shard.file)} {had}")
-    return Entry(step, folder, path, manifest, size)
+            return f"{vault.where(folder, shard.file)} {had}"
+    return ""
 
 
 def verify(vault: Vault, manifest: Manifest) -> None:
@@ -87,23 +105,32 @@ def verify(vault: Vault, manifest: Manifest) -> None:
                           f"{vault.where(folder, NAME)} names")
 
 
-def choose(vault: Vault, *, step: int | None = None) -> Entry | None:
-    """The checkpoint to go on from: the last complete one, or that of a step. None where there has never been one."""
-    found = [entry for entry in entries(vault) if not entry.final]
+def choose(vault: Vault, *, step: int | None = None, final: bool = False) -> Entry | None:
+    """The checkpoint to go on from: the last complete one, or that of a step. None where there has never been one.
+
+    With `final` that of the finished job counts as well. A damaged one is never passed over in silence.
+    """
+    found = sorted((entry for entry in entries(vault) if final or not entry.final), key=lambda entry: (entry.step, entry.final))
     complete = [entry for entry in found if entry.complete]
     if step is not None:
-        for entry in found:
-            if entry.step == step and entry.complete:
+        for entry in reversed(complete):
+            if entry.step == step:
                 return entry
         told = next((f": {entry.problem}" for entry in found if entry.step == step and entry.problem), "")
         raise UsageError(f"there is no complete checkpoint of step {step} in {vault.where()}{told} "
                          f"({_offer([entry.step for entry in complete])})")
     damaged = [entry for entry in found if entry.problem]
     if damaged and (not complete or damaged[-1].step > complete[-1].step):
-        offer = (f"the previous complete one is of step {complete[-1].step}: go on from it with --step {complete[-1].step}"
-                 if complete else "there is no complete one before it")
-        raise UsageError(f"the last checkpoint cannot be used: {damaged[-1].problem}; {offer}")
+        raise UsageError(f"the last checkpoint cannot be used: {damaged[-1].problem}; {previous(vault, damaged[-1].step)}")
     return complete[-1] if complete else None
+
+
+def previous(vault: Vault, step: int) -> str:
+    """What to use instead of a damaged checkpoint, in words."""
+    before = [entry.step for entry in entries(vault) if entry.complete and entry.step < step]
+    if not before:
+        return "there is no complete one before it"
+    return f"the previous complete one is of step {before[-1]}: use it with --step {before[-1]}"
 
 
 def sound(vault: Vault) -> tuple[Entry | None, list[str]]:
@@ -141,6 +168,9 @@ def claim(vault: Vault, *, run: str, run_id: str) -> None:
         held = json.loads(vault.read("", OWNER))
         if not isinstance(held, dict):
             raise ValueError(held)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UsageError(f"checkpoints cannot be written to {vault.where()}: it, or what it lies in, is no folder: "
+                         "choose another --checkpoint") from error
     except OSError as error:
         raise UsageError(f"checkpoints cannot be written to {vault.where()}: {error.strerror or error}: make it writable, or "
                          "choose another --checkpoint") from error
@@ -172,7 +202,7 @@ def tidy(vault: Vault, *, keep: int, newest: Manifest) -> list[int]:
     Kept are `newest` and the complete ones before it, `keep` in all, besides the final one. Leftovers go, and so does what an
     earlier life of the run had beyond this step: it has been replaced. What others are writing meanwhile stays.
     """
-    every = [entry for entry in entries(vault) if not _under_way(vault, entry, newest)]
+    every = [entry for entry in entries(vault) if not _under_way(vault, entry, newest) and not _foreign(entry, newest)]
     older = [entry for entry in every if entry.complete and not entry.final and entry.step < newest.step]
     kept = {newest.folder, *(entry.folder for entry in (older if newest.final else older[max(0, len(older) - (keep - 1)) :]))}
     if newest.final:
@@ -182,6 +212,11 @@ def tidy(vault: Vault, *, keep: int, newest: Manifest) -> list[int]:
     for entry in gone:
         drop(vault, entry.folder)
     return [entry.step for entry in gone]
+
+
+def _foreign(entry: Entry, newest: Manifest) -> bool:
+    """Another run's: somebody has put it there, and it is not ours to delete."""
+    return entry.manifest is not None and entry.manifest.run_id != newest.run_id
 
 
 def _under_way(vault: Vault, entry: Entry, newest: Manifest) -> bool:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from stretto.core.errors import UsageError
+from stretto.core.errors import Refused, UsageError
 from stretto.core.manifest import Manifest
 from stretto.train.checkpoint.catalog import verify
 from stretto.train.checkpoint.layout import CODES, framed, header, weights, width
@@ -44,9 +44,10 @@ def export(vault: Vault, manifest: Manifest, out: Path) -> int:
             os.fsync(file.fileno())
         os.replace(temporary, out)
     except OSError as error:
+        raise UsageError(f"{out} cannot be written: {error.strerror or error}: choose another place") from error
+    finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise UsageError(f"{out} cannot be written: {error.strerror or error}: choose another place") from error
     return len(start) + end
 
 
@@ -64,4 +65,6 @@ def _copy(vault: Vault, manifest: Manifest, places: dict[int, int], file: Any, *
                     while left and (chunk := source.read(min(left, CHUNK))):
                         file.write(chunk)
                         left -= len(chunk)
+                    if left:
+                        raise Refused(f"{vault.where(manifest.folder, shard.file)} was cut off while it was read")
                 offset += size

@@ -14,7 +14,7 @@ import torch
 
 from stretto.core.errors import Refused, ScriptError
 from stretto.core.manifest import Identity, Manifest, Shard, compare
-from stretto.train.checkpoint.catalog import choose, entries
+from stretto.train.checkpoint.catalog import choose, previous
 from stretto.train.checkpoint.layout import header
 from stretto.train.checkpoint.vault import Vault, open_vault
 from stretto.train.sharing.state import as_bytes, empty
@@ -33,7 +33,7 @@ def load(url: str, *, step: int, own: Identity, room: Room, allow_mixed: bool) -
     try:
         tensors = _tensors(vault, manifest, room)
     except (Refused, OSError) as error:
-        raise ScriptError(f"the checkpoint {entry.path} cannot be used: {error}; {_previous(vault, step)}") from error
+        raise ScriptError(f"the checkpoint {entry.path} cannot be used: {error}; {previous(vault, step)}") from error
     return manifest, tensors, allowed
 
 
@@ -46,13 +46,6 @@ def _admit(manifest: Manifest, own: Identity, *, path: str, allow_mixed: bool) -
         raise ScriptError(f"going on from {path} would change the bits: {found.text()}: make them alike, or go on with "
                           "--allow-mixed, which gives up the promise of the same bits and records it")
     return found.text() if found.bits else ""
-
-
-def _previous(vault: Vault, step: int) -> str:
-    before = [entry.step for entry in entries(vault) if entry.complete and entry.step < step]
-    if not before:
-        return "there is no complete one before it"
-    return f"the previous complete one is of step {before[-1]}: go on from it with --step {before[-1]}"
 
 
 def _tensors(vault: Vault, manifest: Manifest, room: Room) -> list[torch.Tensor]:
