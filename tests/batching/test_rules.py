@@ -145,6 +145,17 @@ def test_groups_get_their_own_gain():
     assert weights[1].item() == pytest.approx(-2.0 * 2.5)
 
 
+def test_a_group_that_is_not_measured_gets_the_gain_of_the_whole():
+    weights = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
+    optimizers = [torch.optim.SGD([weight], lr=0.1) for weight in weights]
+    noise = NoiseScale(2)
+    noise.observe([[1.0 + 256.0 / 32, 0.0]] * 2, mean=[1.0 + 256.0 / 64, 0.0], sizes=[32, 32])
+    rate = Rate(AdaScale(), optimizers, reference=64, noise=noise)
+    rate.begin(256)
+    assert rate.factor(0) == pytest.approx(2.5)
+    assert rate.factor(1) == pytest.approx(2.5), "a GAN's generator would go on with the rate of the small batch"
+
+
 def test_a_rate_that_is_a_tensor_stays_the_same_tensor():
     weight = nn.Parameter(torch.zeros(1))
     weight.grad = torch.ones(1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -46,6 +48,7 @@ for epoch in job.epochs(EPOCHS):
             time.sleep(PAUSE)
         optimizer.step()
         optimizer.zero_grad()
+    job.report(loss=step.metrics["loss"], accuracy=torch.tensor([0.5]))
 print("digest", job.digest())
 """
 
@@ -100,6 +103,20 @@ def test_a_run_whose_batch_followed_its_workers_is_replayed_to_its_digest_on_oth
     assert other.result["digest"] != run.result["digest"]
 
 
+def test_a_death_changes_the_batch_and_every_sample_is_still_in_one_step(launch: Launch):
+    text = script(policy="stretto.PerWorker(16)", rule="stretto.LinearScale()", epochs=4, pause_s=0.01)
+    run = launch(text, "--workers", "1:2", "--start", "2", name="first")
+    run.until(lambda: any(one.workers == 2 for one in run.commits()))
+    run.until_step(10)
+    os.kill(run.pids()["w1"], signal.SIGKILL)
+    assert run.end() == 0, run.output()
+    assert {16, 32} <= {one.batch for one in run.commits()}
+    assert audit(run.records()).holds
+    again = launch(text, "--workers", "1", "--replay", "first", name="again")
+    assert again.end() == 0, again.output()
+    assert again.result["digest"] == run.result["digest"]
+
+
 def test_an_adaptive_run_is_replayed_to_its_digest_on_other_workers(launch: Launch):
     text = script(policy="stretto.Adaptive(start=16, at_most=256)", rule="stretto.AdaScale()", epochs=5, samples=2048,
                   pause_s=0.002)
@@ -126,6 +143,9 @@ def test_application_metrics_are_reported(launch: Launch):
     run = launch(script(policy="stretto.Adaptive(start=32, at_most=64)", rule="stretto.AdaScale()", epochs=12, pause_s=0.004),
                  "--workers", "2")
     assert run.end() == 0, run.output()
+    own = [one for one in run.records() if isinstance(one, Report) and one.of == "script"]
+    assert len(own) == 12
+    assert own[-1].metrics == {"loss": run.commits()[-1].metrics["loss"], "accuracy": 0.5}
     reports = [one for one in run.records() if isinstance(one, Report) and one.of == "job"]
     last = reports[-1].metrics
     page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()

@@ -67,6 +67,8 @@ class Rate:
         if self.rule is None:
             return 1.0
         pair = self._noise.pair(group) if self._noise is not None else None
+        if self._noise is not None and pair == (0.0, 0.0):  # never measured: of a pass after the first, as in a GAN
+            pair = self._noise.pair()
         return self.rule.factor(Moment(self.reference, self._batch, before=self._before, since=self._since,
                                        warmed=self._warmed, pair=pair))
 

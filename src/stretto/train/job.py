@@ -18,6 +18,7 @@ from stretto.train.data.asked import asked_batch, asked_slices
 from stretto.train.data.loader import Loader, check_dataset, check_loader
 from stretto.train.entry.link import Link, Quiet
 from stretto.train.memory import Carried
+from stretto.train.metrics import reported
 from stretto.train.passes import OUTSIDE, Passes
 from stretto.train.planning import Planning
 from stretto.train.randomness import seed_all
@@ -168,8 +169,9 @@ class Job:
 
     def report(self, **metrics: float) -> None:
         """Application metrics for the scheduler and the page (docs/metrics.md)."""
+        values = reported(metrics)
         if self.chief:
-            self._telling.say("report", step=self.step, metrics={name: float(value) for name, value in metrics.items()})
+            self._telling.say("report", step=self.step, metrics=values)
 
     # ---- boundaries
 

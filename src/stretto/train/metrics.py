@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from stretto.batching.plans import Adaptive, PerWorker, Policy, efficiency
+from stretto.core.errors import ScriptError
 
 if TYPE_CHECKING:
     from stretto.train.data.step import Step
@@ -70,6 +72,17 @@ def document(job: Job, step: Step) -> dict[str, Any]:
         "skipped": planning.skipped,
         "remaining": None if left is None else {"samples": left, "seconds": round(left / speed, 3) if speed else None},
     }
+
+
+def reported(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """What a script gives to `job.report`, as plain numbers. Raises `ScriptError` for what is none."""
+    values: dict[str, float] = {}
+    for name, value in metrics.items():
+        try:
+            values[name] = float(value)
+        except (TypeError, ValueError, RuntimeError):
+            raise ScriptError(f"job.report({name}={value!r}) is not a number: give one, or a tensor with one element") from None
+    return values
 
 
 def left_of(step: Step, *, epochs: int | None) -> int | None:

@@ -163,7 +163,7 @@ class Planning:
         if isinstance(policy, Adaptive):
             decided = self._decided.pop(number, None)
             parts = parts_for(loader.batch, slices=loader.slices, room=self._room[number])
-            return decided or Decision(loader.batch, parts, "start")
+            return decided or Decision(loader.batch, parts, "start" if loader.batch == policy.start else "as it was")
         return next_batch(policy, Situation(workers=self.job.workers, slices=loader.slices, samples=loader.source.size,
                                             room=self._room[number]))
 
