@@ -241,6 +241,20 @@ def test_a_step_with_a_nan_is_skipped_and_counted(launch: Launch, tmp_path: Path
     assert str(plain.commits()[-1].metrics["loss"]) == "nan"
 
 
+def test_a_shared_grad_scaler_does_not_show_in_the_noise_scale(tmp_path: Path):
+    plain = script(rule="stretto.AdaScale(reference=16)", epochs=2) + 'print(job._planning.noise.pair())\n'
+    scaled = plain.replace("job.share(", 'scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)\njob.share(scaler=scaler, ')
+    scaled = scaled.replace("loss.backward()", "scaler.scale(loss).backward()")
+    scaled = scaled.replace("optimizer.step()", "scaler.step(optimizer); scaler.update()")
+    found = []
+    for text in (plain, scaled):
+        (tmp_path / "train.py").write_text(text)
+        done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, env=environment(), text=True, capture_output=True,
+                              timeout=GUARD_S, check=True)
+        found.append(json.loads(done.stdout.splitlines()[-1].replace("(", "[").replace(")", "]")))
+    assert found[1] == pytest.approx(found[0], rel=1e-3)
+
+
 @pytest.mark.parametrize(("flags", "words"), [
     (("--autoscale", "fast"), "--autoscale 'fast' is not understood"),
     (("--autoscale", "utility"), "needs --price and --worth"),
