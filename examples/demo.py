@@ -86,7 +86,7 @@ class View:
                 self.times.append(entry["t"])
             case "switch":
                 self.workers = entry["workers"]
-                self.lines.append(f"step {entry['step']:>5}  {entry['cause']:<7} → {entry['workers']} workers, "
+                self.lines.append(f"step {entry['step']:>5}  {entry['cause']:<7} → {_workers(entry['workers'])}, "
                                   f"pause {entry['pause_ms']:.0f} ms")
             case "roster":
                 self.members = [member["worker"] for member in entry["members"]]
@@ -256,13 +256,17 @@ def conclude(stage: Stage, model: Model, plain: str) -> bool:
     table.add_row("the same bits", "[bold green]yes[/]" if same else "[bold red]no[/]")
     table.add_section()
     for one in elastic["pauses"][1:]:
-        table.add_row(f"pause at step {one['step']}: {one['cause']}, then {one['workers']} workers", f"{one['pause_ms']:.0f} ms")
+        table.add_row(f"pause at step {one['step']}: {one['cause']}, then {_workers(one['workers'])}", f"{one['pause_ms']:.0f} ms")
     table.add_section()
     once = "[bold green]exactly once[/]" if found.get("holds") else f"[bold red]no[/] {audit.stderr}"
     table.add_row(f"{found.get('samples')} samples of {found.get('epochs')} epochs", once)
     table.add_row("picture", os.path.relpath(picture) if drawn.returncode == 0 else f"[red]{drawn.stderr}[/]")
     console.print(table)
     return same and audit.returncode == 0 and drawn.returncode == 0
+
+
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"
 
 
 def _sizes(pauses: list[dict[str, Any]]) -> list[int]:

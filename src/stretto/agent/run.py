@@ -101,8 +101,10 @@ class Commander(Protocol):
     options: RunOptions
     folder: RunFolder
     recorder: Recorder
-    restarts: int
     mixed: bool
+
+    @property
+    def restarts(self) -> int: ...
 
     def stop(self, *, now: bool) -> None: ...
 

@@ -26,11 +26,11 @@ from stretto.agent.records.record import Recorder
 from stretto.agent.sizing.tuning import Tuning
 from stretto.agent.standing import standing
 from stretto.agent.workers.blame import Failure, Ledger, exit_code_of
-from stretto.agent.workers.budget import Budget
 from stretto.agent.workers.forks import ForkServer, describe_exit
 from stretto.agent.workers.link import Message
 from stretto.agent.workers.patrol import patrol
 from stretto.agent.workers.postmortem import examine, poisoned
+from stretto.agent.workers.replacing import Replacing
 from stretto.agent.workers.watch import Limits, Verdict
 from stretto.agent.workers.worker import Worker, prepare
 from stretto.core.errors import JobFailed, UsageError
@@ -59,10 +59,9 @@ class Supervisor:
         self.workers: dict[str, Worker] = {}
         self.slices = 0
         self.mixed = False
-        self.restarts = 0
         self.forks = ForkServer(died=self._died, gone=self._forks_gone)
         self._ledger = Ledger()
-        self._budget = Budget(options.max_restarts)
+        self._replacing = Replacing(self)
         self._limits = Limits(outside_s=options.hang_timeout_s, slice_s=options.slice_timeout_s,
                               first_slice_s=max(options.slice_timeout_s, Limits().first_slice_s))
         self.ending = Ending()
@@ -70,8 +69,6 @@ class Supervisor:
         self._life = life
         self._resume = resume
         self._number = first_worker
-        self._scheduled = 0
-        self._forfeited = 0
         self._last_words = ""
         self._closing = False
         self._hearing = Hearing(self)
@@ -81,6 +78,11 @@ class Supervisor:
     def run_name(self) -> str:
         """What checkpoints are called by: on all hosts of a job the same."""
         return self.folder.name if self.part is None else self.part.joined.job
+
+    @property
+    def restarts(self) -> int:
+        """Workers that were replaced."""
+        return self._replacing.made
 
     async def run(self) -> Outcome:
         """The whole life of the job. The fork server must have been started."""
@@ -101,7 +103,7 @@ class Supervisor:
     def inherit(self, old: Supervisor) -> None:
         """What is known from an earlier life: the names in use, whose fault deaths were, and what was spent."""
         self._number, self._ledger = old._number, old._ledger
-        self.restarts, self.mixed = old.restarts, old.mixed
+        self._replacing.made, self.mixed = old.restarts, old.mixed
 
     # ---- how many
 
@@ -113,7 +115,7 @@ class Supervisor:
             return  # the end has begun: whoever came now would find nothing to do
         wanted = self.council.target + self.tuning.spare
         serving = [worker for worker in self.workers.values() if worker.serving]
-        missing = wanted - len(serving) - self._scheduled - self._forfeited
+        missing = wanted - len(serving) - self._replacing.scheduled - self._replacing.forfeited
         for _ in range(missing):
             self._start()
         roster = self.council.roster
@@ -133,7 +135,7 @@ class Supervisor:
         slices = self.slices or self.council.slices
         if slices and workers > slices:
             raise UsageError(too_many(slices, workers))
-        self._forfeited = 0
+        self._replacing.forfeited = 0
         self.recorder.event("scale", f"from {self.council.wanted} to {workers} workers")
         self.council.want(workers)
         self.balance()
@@ -164,36 +166,6 @@ class Supervisor:
 
         self.council.tell(worker.status)
         self.spawn(fork())
-
-    def _restart(self, worker: Worker, why: str, *, counted: bool = True) -> None:
-        """Another worker in its place, if the budget allows and the job wants it."""
-        delay = self._budget.ask(time.monotonic()) if counted else 0.0
-        if delay is None:
-            self._forfeited += 1
-            return self._go_on_without(worker, why)
-        self.restarts += 1
-
-        async def later() -> None:
-            await asyncio.sleep(delay)
-            self._scheduled -= 1
-            self.balance()
-
-        self._scheduled += 1
-        self.spawn(later())
-
-    def _go_on_without(self, worker: Worker, why: str) -> None:
-        budget = f"--max-restarts {self.options.max_restarts} within {self._budget.window_s:.0f} s"
-        rest = sum(one.serving or one.status.phase is Phase.FINISHED for one in self.workers.values()) + self._scheduled
-        if self.part is not None:
-            rest = self.part.rest(worker.name) and self.options.least
-            self.council.offer(slots=max(0, self.part.joined.slots - self._forfeited))
-        if rest < self.options.least:
-            crash = worker.crash
-            self.ending.fail(Failure(f"worker {worker.name} {why}, and it is not replaced any more ({budget}): {rest} workers "
-                               f"are left, the job needs {self.options.least}", crash.traceback if crash else ""))
-        else:
-            self.recorder.event("warning", f"is not replaced any more ({budget}); `stretto scale` starts others",
-                                worker=worker.name)
 
     # ---- what the leader decides
 
@@ -267,9 +239,9 @@ class Supervisor:
         self.recorder.event("refused" if refused else "dismissed", reason, worker=worker.name)
         self._kill(worker)
         if refused:
-            self._restart(worker, f"was refused: it {reason}")
+            self._replacing.replace(worker, f"was refused: it {reason}")
         elif worker.status.tick is not None:
-            self._restart(worker, reason, counted=False)
+            self._replacing.replace(worker, reason, counted=False)
 
     def condemn(self, worker: Worker, verdict: Verdict) -> None:
         """Kills a worker that counts as dead. It is dead for everybody from now on, whatever the kernel still has to do."""
@@ -281,7 +253,7 @@ class Supervisor:
         self._kill(worker)
         if verdict.what == "hung":
             self.ending.fail(poisoned(worker, ledger=self._ledger))
-        self._restart(worker, f"was {verdict.what} ({verdict.text})")
+        self._replacing.replace(worker, f"was {verdict.what} ({verdict.text})")
 
     def _kill(self, worker: Worker) -> None:
         if worker.pid:
@@ -315,7 +287,7 @@ class Supervisor:
         self._last_words = f"{worker.name} {found.why}"
         if found.failure is not None:
             return self.ending.fail(found.failure)
-        self._restart(worker, found.why)
+        self._replacing.replace(worker, found.why)
 
     def _forks_gone(self, code: int) -> None:
         failure = Failure(f"the fork server ended with {describe_exit(code)}, and its workers with it: was the machine "
