@@ -158,3 +158,11 @@ def test_the_batch_of_a_job_in_slices_is_what_its_gain_is_of():
     model = GoodputModel(speeds, 1.0, 4.0, BatchRange(32, 64, per_worker=32, slices=8))
     # Of three workers 96 samples would be more than 64: 8 a slice, 3 slices one after the other; gain (4 + 1)/(4/2 + 1).
     assert goodputs([model], across=[False], workers=[3])[0, 0] == pytest.approx(32 * 5 / 3 / (3 * 0.018 + 0.030))
+
+
+def test_a_model_of_slices_is_told_to_simulators_as_one_of_local_batches():
+    sliced = ThroughputModel(0.010, 0.001, 0.0, 0.0, 0.030, 0.0, 1.0)
+    whole = sliced.whole(batch=64, slices=8)
+    for workers, rounds in ((1, 8), (2, 4), (8, 1)):
+        assert whole.step_s(nodes=1, workers=workers, local_batch=64 / workers) == pytest.approx(
+            sliced.step_s(nodes=1, workers=workers, local_batch=8, accumulation=rounds - 1))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +69,11 @@ class ThroughputModel:
             return (accumulation + 1) * grad + self.alone_s
         sync = self.sync_s(nodes=nodes, workers=workers)
         return accumulation * grad + overlap(grad, sync, self.gamma)
+
+    def whole(self, *, batch: int, slices: int) -> ThroughputModel:
+        """This model of slices as one of local batches that are computed in one go: at this batch, the constant of its slices
+        is a part of every sample's time."""
+        return replace(self, alpha_grad=0.0, beta_grad=self.beta_grad + self.alpha_grad * slices / batch)
 
     @property
     def sane(self) -> bool:

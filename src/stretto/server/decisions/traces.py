@@ -6,6 +6,7 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from stretto.batching.goodput import GoodputModel
 from stretto.server import models
 from stretto.server.api.views import seen
 from stretto.server.decisions.snapshot import fitted
@@ -39,9 +40,15 @@ def trace_of(server: Server, *, tenant: str | None, hours: float) -> models.Trac
                 batch=known.batch,
                 steps=max(known.step, known.steps_in_all(record.spec.steps) or 0),
                 throughput=known.speeds,
-                model=asdict(model.throughput) if model is not None else {},
+                model=_numbers(model, known.batch) if model is not None else {},
                 noise_scale=finite(known.report.get("noise_scale")),
             )
         )
     nodes = {node.name: node.slots for node in server.cluster.nodes()}
     return models.Trace(since=since, until=until, slots=sum(nodes.values()), nodes=nodes, items=rows)
+
+
+def _numbers(model: GoodputModel, batch: int | None) -> dict[str, float]:
+    """As simulators take it: for local batches, whatever the job's slices."""
+    speeds, slices = model.throughput, model.batch.slices
+    return asdict(speeds.whole(batch=batch or model.batch.initial, slices=slices) if slices else speeds)
