@@ -84,7 +84,6 @@ class Run:
         if script.hang:
             signal.pause()
         self.switch(self.wanted, 0, "start")
-        loss = 2.5
         for step in range(script.steps):
             if self.stop:
                 return self.end("stopped", step)
@@ -95,7 +94,7 @@ class Run:
                 self.switch(self.wanted, step, "join" if self.wanted > self.workers else "leave")
             seconds = script.step_s * (script.serial + (1 - script.serial) / self.workers)
             time.sleep(seconds)
-            loss *= 0.999
+            loss = script.floor + (2.5 - script.floor) * script.fall ** (step + 1) + (script.noise if step % 2 else -script.noise)
             first = step * batch
             self.write(
                 "commit",
@@ -144,6 +143,9 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, argparse.Namespace]
     script.add_argument("--hang", action="store_true")
     script.add_argument("--chatter", type=int, default=0)
     script.add_argument("--report-every", type=int, default=0)
+    script.add_argument("--fall", type=float, default=0.999)
+    script.add_argument("--floor", type=float, default=0.0)
+    script.add_argument("--noise", type=float, default=0.0)
     return found, script.parse_args(found.rest)
 
 

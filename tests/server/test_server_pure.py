@@ -15,6 +15,7 @@ from stretto.clusters.base import NodeInfo, Seen, Sighting
 from stretto.clusters.slots import assign, cores
 from stretto.core.errors import PolicyError
 from stretto.scheduling import registry
+from stretto.scheduling.policies.quality import fall
 from stretto.scheduling.words import Allocation, Job, Node
 from stretto.server.decisions import policy_process
 from stretto.server.decisions.admit import Claim, admit
@@ -28,6 +29,7 @@ from stretto.server.decisions.snapshot import fitted, job_view, limits, turns
 from stretto.server.jobs import journal
 from stretto.server.jobs.ending import ending
 from stretto.server.jobs.known import Known
+from stretto.server.jobs.spark import MOST
 from stretto.server.jobs.state import FOLDS, Conflict, Record, fold
 from stretto.server.jobs.work import asked, work_of
 from stretto.server.models import Explanation, JobState, Progress
@@ -166,6 +168,36 @@ def test_a_wish_bounds_a_pin_fixes_and_a_plan_goes_before_both() -> None:
     "batch": None}}, {"model": {"grad_sqr": float("nan")}}])  # fmt: skip
 def test_a_model_that_makes_no_sense_is_no_model(report: dict[str, object]) -> None:
     assert fitted(report) is None
+
+
+def trained(losses: list[float]) -> Known:
+    known = Known()
+    for step, loss in enumerate(losses):
+        known.commit({"step": step, "t": 1000.0 + step, "workers": 1, "batch": 8, "step_s": 1.0, "metrics": {"loss": loss}})
+    return known
+
+
+@pytest.mark.parametrize("steps", [40, 1000, 30_000])
+def test_a_job_that_has_learned_what_it_can_does_not_look_like_one_that_learns(steps: int) -> None:
+    """Its last losses only go up and down: how far is nothing to compare with what another one learns."""
+    falls = trained([2.5 * 0.1 ** (step / steps) for step in range(steps)])
+    stands = trained([0.5 + 2.0 * 0.1 ** (20 * step / steps) + 0.01 * (-1) ** step for step in range(steps)])
+    seen = [fall(job_view(record(), known, quota=None, now=9.0)) or 0.0 for known in (falls, stands)]
+    assert seen[0] > 10 * seen[1]
+
+
+def test_a_loss_curve_in_a_few_numbers_is_the_whole_curve() -> None:
+    for steps in (1, 31, 32, 33, 1000, 4097):
+        known = trained([float(step) for step in range(steps)])
+        line = known.spark.line()
+        assert len(line) <= MOST
+        assert line == sorted(line)
+        assert line[0] < max(1.0, steps / 8)
+        assert line[-1] > steps - 1 - max(1.0, steps / 8)
+        assert known.spark.steps_ago()[-1:] < [max(2, steps // 8)]
+        again = Known.read(json.loads(json.dumps(known.document())))
+        assert (again.spark, again.document()) == (known.spark, known.document())
+    assert Known.read({"spark": [3.0, 2.0]}).spark.line() == [3.0, 2.0], "as earlier versions kept it"
 
 
 def test_a_policy_sees_what_is_known_of_a_job() -> None:

@@ -32,6 +32,16 @@ def test_a_running_job_makes_room_for_one_that_waits_and_grows_when_it_leaves(tm
         assert causes == ["leave", "join"]
 
 
+def test_under_the_quality_policy_workers_go_where_the_reported_loss_falls(tmp_path: Path) -> None:
+    with running(tmp_path / "home", slots=5, policy="quality") as server, server.client() as client:
+        stands = client.submit(job("stands", most=4, more=("--fall", "0.5", "--floor", "0.5", "--noise", "0.01"), **LONG)).id
+        until(lambda: client.job(stands).progress.step > 40, what="it has learned what it can", timeout_s=120)
+        falls = client.submit(job("falls", most=4, more=("--fall", "0.995"), **LONG)).id
+        until(lambda: "its loss falls by" in client.job(falls).reason, what="a decision by what it has reported", timeout_s=120)
+        until(lambda: client.job(falls).progress.step > 300, what="more decisions", timeout_s=120)
+        assert (client.job(falls).workers, client.job(stands).workers) == (4, 1), "it has all that the other had above its fewest"
+
+
 def test_five_jobs_on_two_slots_all_finish_and_share(tmp_path: Path) -> None:
     with running(tmp_path / "home", slots=2, policy="goodput") as server, server.client() as client:
         made = [client.submit(job(f"job-{place}", steps=40, most=2)).id for place in range(5)]

@@ -90,7 +90,7 @@ class JobSummary(BaseModel):
     ended_at: float | None = None
     eta: float | None = Field(default=None, description="unix seconds of the expected end")
     progress: Progress = Field(default_factory=Progress)
-    spark: list[float] = Field(default_factory=list, description="the last losses, at most 32, oldest first")
+    spark: list[float] = Field(default_factory=list, description="the loss curve in at most 32 means, oldest first")
     resizes: int = 0
     restarts: int = 0
     pause_ms: float = Field(default=0, description="all pauses of its changes together")

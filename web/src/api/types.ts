@@ -133,7 +133,7 @@ export interface Job {
   /** unix seconds of the expected end */
   eta: number | null;
   progress: Progress;
-  /** the last losses, at most 32, oldest first */
+  /** the loss curve in at most 32 means, oldest first */
   spark: number[];
   resizes: number;
   restarts: number;
@@ -222,7 +222,7 @@ export interface JobSummary {
   /** unix seconds of the expected end */
   eta: number | null;
   progress: Progress;
-  /** the last losses, at most 32, oldest first */
+  /** the loss curve in at most 32 means, oldest first */
   spark: number[];
   resizes: number;
   restarts: number;

@@ -42,7 +42,7 @@ def summary(record: Record, known: Known, *, reason: str) -> dict[str, Any]:
         "ended_at": record.ended_at,
         "eta": eta,
         "progress": progress,
-        "spark": list(known.spark),
+        "spark": known.spark.line(),
         "resizes": record.resizes,
         "restarts": record.restarts,
         "pause_ms": record.pause_ms,

@@ -107,10 +107,10 @@ def past(at: float | None, *, now: float) -> float | None:
 
 
 def losses(known: Known) -> tuple[tuple[float, float], ...]:
-    """The last losses with times, evenly spread back from the last commit at the present speed."""
+    """The loss curve with times, evenly spread back from the last commit at the present speed."""
     each = 1.0 / known.steps_per_s if known.steps_per_s else 1.0
-    count = len(known.spark)
-    return tuple((known.at - (count - 1 - place) * each, loss) for place, loss in enumerate(known.spark))
+    spark = known.spark
+    return tuple((known.at - ago * each, loss) for ago, loss in zip(spark.steps_ago(), spark.means, strict=True))
 
 
 def fitted(report: Mapping[str, Any]) -> GoodputModel | None:

@@ -7,11 +7,11 @@ checked here: a broken line is skipped, never an exception.
 from __future__ import annotations
 
 import math
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-SPARK = 32
+from stretto.server.jobs.spark import Spark
+
 NAMES = 64
 """Different names of metrics that are kept for a job."""
 REPORTED = ("goodput", "noise_scale", "efficiency", "model", "utilisation")
@@ -59,8 +59,8 @@ class Known:
     at: float = 0.0
     """Time of the last commit."""
     report: dict[str, Any] = field(default_factory=dict)
-    spark: deque[float] = field(default_factory=lambda: deque(maxlen=SPARK))
-    """The last losses to six digits: it is drawn as wide as a word, and sent in every line."""
+    spark: Spark = field(default_factory=Spark)
+    """Its loss curve in a few numbers."""
     speeds: dict[str, float] = field(default_factory=dict)
     """Samples a second at each number of workers, smoothed."""
     edges: dict[str, int] = field(default_factory=dict)
@@ -72,12 +72,12 @@ class Known:
 
     def document(self) -> dict[str, Any]:
         fields = {name: getattr(self, name) for name in self.__slots__ if name != "spark"}
-        return {**fields, "spark": list(self.spark)}
+        return {**fields, "spark": self.spark.document()}
 
     @staticmethod
     def read(document: dict[str, Any]) -> Known:
         known = Known(**{key: value for key, value in document.items() if key in Known.__slots__ and key != "spark"})
-        known.spark.extend(document.get("spark", ()))
+        known.spark = Spark.read(document.get("spark"))
         return known
 
     def renew(self, *, life: int, run: str) -> None:
@@ -85,6 +85,7 @@ class Known:
         if life != self.life:
             if run != self.run:
                 self.offset = self.samples = 0
+                self.spark = Spark()
             self.life, self.run, self.workers, self.end = life, run, 0, None
             self.edges.clear()
             self.latest = {}
@@ -139,7 +140,7 @@ class Known:
         values = numbers(line.get("metrics"))
         if "loss" in values:
             self.loss = values["loss"]
-            self.spark.append(float(f"{values['loss']:.6g}"))
+            self.spark.add(values["loss"])
         if self.samples_per_s is not None:
             values["samples_per_s"] = self.samples_per_s
         if self.batch is not None:
