@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from server_harness import Running, job, until
+from server_harness import Running, job
 from textual.widgets import DataTable, Static
 
 from stretto.cli.top import Top
@@ -33,6 +33,9 @@ def test_top_shows_jobs_as_they_come_explains_them_and_ends_them(server: Running
                 await pilot.press("x")
                 await wait(lambda: app.jobs[made].state.ended, "it is cancelled from here")
                 assert table.row_count == 0
-            until(lambda: other.job(made).state == "cancelled", what="it is cancelled")
+                await pilot.press("a")
+                await wait(lambda: table.row_count == 1, "ended ones are shown too")
+                other.remove(made)
+                await wait(lambda: table.row_count == 0, "it is gone from here as well")
 
     asyncio.run(look())

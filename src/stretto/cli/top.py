@@ -89,6 +89,9 @@ class Top(App[None]):
         elif frame.kind == "allocation":
             self.slots(Allocation.model_validate(frame.data))
         elif frame.kind == "event":
+            if frame.data["kind"] == "removed":
+                self.jobs.pop(str(frame.data["job"]), None)
+                self.draw()
             self.say(f"{frame.data['kind']}: {frame.data['text']}")
 
     def draw(self) -> None:
