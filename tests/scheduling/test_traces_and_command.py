@@ -55,6 +55,14 @@ def test_a_bad_trace_is_refused_with_row_column_and_fix(tmp_path: Path, text: st
         assert part in str(caught.value)
 
 
+@pytest.mark.parametrize("data", [b"\xff\xfe\x00", HEADER.encode() + b"a,0,600,128,0.5\xff\n"])
+def test_a_file_that_is_no_text_is_refused_from_its_first_byte_on(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "workload.csv"
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match="not a CSV text file"):
+        read_trace(path)
+
+
 def test_a_good_trace_is_read_in_order_of_arrival(tmp_path: Path) -> None:
     jobs = read_trace(written(tmp_path, HEADER + "late,90,600,128,0.5\nearly,5,300,128,0.5\n"))
     assert [job.name for job in jobs] == ["early", "late"]

@@ -73,24 +73,24 @@ def read_trace(path: Path, *, profiles_folder: Path | None = None) -> list[Trace
     """The jobs of a CSV file, in order of arrival."""
     if not path.is_file():
         raise UsageError(f"no workload at {path}: give a CSV file with a row for each job (columns name, time, …)")
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        columns = [column.strip() for column in reader.fieldnames or ()]
-        _columns(path, columns)
-        reader.fieldnames = columns
-        rows = list(_bounded(reader, path))
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            columns = [column.strip() for column in reader.fieldnames or ()]
+            _columns(path, columns)
+            reader.fieldnames = columns
+            rows = list(_bounded(reader, path))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not a CSV text file ({error}): save it as UTF-8 with commas") from None
     folder = profiles_folder if profiles_folder is not None else find_profiles(path)
     return parse(rows, source=str(path), folder=folder)
 
 
 def _bounded(reader: csv.DictReader[str], path: Path) -> Iterable[dict[str, Any]]:
-    try:
-        for number, row in enumerate(reader):
-            if number >= MOST_JOBS:
-                raise UsageError(f"{path} has more than {MOST_JOBS} jobs: simulate a part of it")
-            yield row
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not a CSV text file ({error}): save it as UTF-8 with commas") from None
+    for number, row in enumerate(reader):
+        if number >= MOST_JOBS:
+            raise UsageError(f"{path} has more than {MOST_JOBS} jobs: simulate a part of it")
+        yield row
 
 
 def _columns(path: Path, columns: list[str]) -> None:
