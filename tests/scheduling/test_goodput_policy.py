@@ -116,10 +116,44 @@ def test_a_change_that_cannot_pay_for_its_pause_is_not_made_and_a_cheap_one_is()
 
 
 def test_a_job_that_has_waited_too_long_runs_next() -> None:
-    busy = [job(f"b{n}", arrival_s=9000.0, remaining=1e3, most=1) for n in range(4)]
+    busy = [job(f"b{n}", arrival_s=9000.0, remaining=1e3, most=1) for n in range(6)]
+    longest = job("longest", arrival_s=9000.0, remaining=1e13, most=1)
     old = job("old", arrival_s=0.0, remaining=1e12, most=1)
-    assert goodput([*busy, old], nodes(1), Allocation(), 600.0).workers("old") == 0
-    assert goodput([*busy, old], nodes(1), Allocation(), 9060.0).workers("old") == 1
+    assert goodput([*busy, longest, old], nodes(1), Allocation(), 600.0).workers("old") == 0
+    assert goodput([*busy, longest, old], nodes(1), Allocation(), 9060.0).workers("old") == 1
+
+
+def test_everybody_runs_while_the_fewest_workers_of_all_fit() -> None:
+    short = [job(f"s{n}", remaining=1e3, most=64) for n in range(14)]
+    long = [job("long", remaining=1e12, most=64), job("wide", remaining=1e12, least=4, most=64)]
+    roomy = goodput([*short[:12], *long], nodes(5), Allocation(), 600.0)
+    assert roomy.workers("long") >= 1 and roomy.workers("wide") >= 4
+    crowded = goodput([*short, *long], nodes(4), Allocation(), 600.0)
+    assert not crowded.workers("wide"), "a control: where not all fit, it is worth that counts"
+
+
+def test_nobody_is_moved_to_make_room_for_another_right_after_a_change() -> None:
+    """A short job that has just started pays half of its life for a second pause."""
+    held = {"a": (("n00", 1),), "b": (("n01", 1),), "wide": (("n02", 4),)}
+    wide = job("wide", remaining=1e12, most=8, changed_s=0.0, pause_s=30.0)
+
+    def moved(changed_s: float) -> list[str]:
+        small = [job(name, most=1, remaining=1e6, changed_s=changed_s, pause_s=30.0) for name in ("a", "b")]
+        answer = goodput([*small, wide], nodes(3), Allocation(held), 6000.0)
+        return [name for name in ("a", "b") if answer.of(name) != held[name]]
+
+    assert not moved(changed_s=5900.0)
+    assert len(moved(changed_s=0.0)) == 1, "a control: later one of them makes room for a whole node"
+
+
+def test_a_size_that_a_job_has_been_on_counts_for_as_long_as_the_present_one_has_lasted() -> None:
+    here = Allocation({"a": (("n00", 4),), "b": (("n01", 4),)})
+    jobs = [job("a", remaining=1e8, most=8, changed_s=0.0), job("b", remaining=2e8, most=8, changed_s=0.0)]
+    alone = [jobs[0]]
+    lone = Allocation({"a": here.of("a")})
+    assert goodput(alone, nodes(2), lone, 36_000.0).workers("a") == 8
+    fresh = [replace(jobs[0], changed_s=35_970.0)]
+    assert goodput(fresh, nodes(2), lone, 36_000.0).workers("a") == 4, "it has just changed: the next change would not last either"
 
 
 def test_a_job_stays_where_it_is_while_nothing_changes() -> None:

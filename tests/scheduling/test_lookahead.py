@@ -9,7 +9,7 @@ import pytest
 from policy_builders import job, nodes
 
 from stretto.batching.throughput import ThroughputModel
-from stretto.scheduling.lengths import learned, work_left
+from stretto.scheduling.lengths import Seen, gittins, learned, work_left
 from stretto.scheduling.lookahead import _forward, pieces, worths  # pyright: ignore[reportPrivateUsage]
 from stretto.scheduling.options import options
 from stretto.scheduling.policies.goodput import goodput
@@ -41,6 +41,19 @@ def test_for_equal_speedups_a_look_ahead_finds_the_optimum_of_hesrpt(power: floa
     alike = _forward(np.ones(5), left, cut, 256.0, ALL)[1]
     assert best * 0.999 <= found <= best * 1.01
     assert alike > best * 1.02, "a control: treating all alike must be worse, or this test says nothing"
+
+
+def test_the_end_of_the_last_counts_as_further_jobs_and_comes_sooner() -> None:
+    size = np.arange(1, 65)
+    cut = pieces(np.tile(size**0.7, (4, 1)), size)
+    left = np.array([4000.0, 300.0, 200.0, 100.0])
+
+    def last_end(weight: float) -> float:
+        """The end of all, as what one more job's worth of it adds to the sum."""
+        found = worths(np.ones(4), left, cut, 64.0, rounds=12, last=weight)
+        return _forward(found, left, cut, 64.0, ALL, 1.0)[1] - _forward(found, left, cut, 64.0, ALL)[1]
+
+    assert last_end(4.0) < last_end(1.0) < last_end(0.0) * 0.995
 
 
 def test_a_look_ahead_never_does_worse_than_what_it_began_with() -> None:
@@ -79,6 +92,35 @@ def test_a_job_without_a_family_or_older_than_all_of_it_is_unknown_and_a_declare
     assert np.isnan(work_left(jobs)[:2]).all()
     assert work_left(jobs)[2] == 7.0
     assert np.isnan(learned(job("d", finished=(10.0,))))
+
+
+def test_of_jobs_that_nobody_says_belong_together_the_next_heap_of_lengths_is_presumed() -> None:
+    heaps = [50.0] * 20 + [4000.0] * 20 + [30_000.0]
+    young, beyond, near, oldest = gittins(heaps, np.array([0.0, 60.0, 3900.0, 40_000.0]))
+    assert young < 2.2 * 50.0
+    assert 3940.0 < beyond < 1.2 * 4000.0
+    assert near < 1.2 * 100.0, "one that nears the middle of a heap is likely to end soon"
+    assert np.isnan(oldest)
+
+
+def test_the_policy_remembers_how_far_jobs_had_come_when_they_went_and_serves_by_that() -> None:
+    quick, slow, other = (job(name, done=1e6, attained_s=1e4, most=64) for name in ("quick", "slow", "other"))
+    first = goodput([quick, slow, other], nodes(4), Allocation(), 600.0)
+    assert isinstance(first.memory, Seen) and not first.memory.ended
+    second = goodput([slow, other], nodes(4), first, 660.0)
+    assert isinstance(second.memory, Seen)
+    done_s, speed = first.memory.running["quick"]
+    assert second.memory.ended == (pytest.approx(done_s + speed * 30.0),), "in the middle of the time since it was seen"
+    ended = Allocation(memory=Seen(600.0, {}, second.memory.ended * 8))
+    single = float(options([slow], nodes(4), held=[0]).single[0])
+    near_end, beyond = (share * second.memory.ended[0] * single for share in (0.95, 1.05))
+    for one, two in (("slow", "other"), ("other", "slow")):
+        told = goodput([replace(slow, name=one, done=near_end), replace(other, name=two, done=beyond)], nodes(4), ended, 660.0)
+        swapped = goodput([replace(slow, name=one, done=beyond), replace(other, name=two, done=near_end)], nodes(4), ended, 660.0)
+        assert told.workers(one) > told.workers(two) >= 1
+        assert swapped.workers(two) > swapped.workers(one) >= 1
+    families = [slow, replace(other, finished=(1e9,)), replace(quick, done=near_end)]
+    assert goodput(families, nodes(4), ended, 660.0).places == goodput(families, nodes(4), Allocation(), 660.0).places
 
 
 def test_a_job_of_a_short_family_is_served_before_one_of_a_long_family() -> None:

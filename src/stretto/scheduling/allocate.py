@@ -21,6 +21,10 @@ from stretto.scheduling.words import Allocation, Job, Node, Placement, size
 MUST = 1e6
 """Added to every option of a job that has to run: more than any sum of real values, which are normalised to a maximum of 1."""
 
+SETTLING = 4.0
+"""Pauses after a change during which a job is not moved to make room for another: a short one would have ended by then, and
+is what a second pause hurts most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -46,8 +50,10 @@ def allocate(
     value_of: ValueOf,
     *,
     must: Sequence[str] = (),
+    everybody: bool = False,
 ) -> Allocation:
-    """The allocation with the highest total value. Jobs named in `must` run if anything of theirs fits."""
+    """The allocation with the highest total value. Jobs named in `must` run if anything of theirs fits; with `everybody` all do,
+    while the fewest workers of all fit."""
     kept = still_valid(jobs, nodes, now)
     pinned = {job.name: kept[job.name] for job in jobs if job.pinned and job.name in kept}
     movable = [job for job in jobs if job.name not in pinned]
@@ -59,17 +65,24 @@ def allocate(
     # One job that may not be taken off counts more than all together that only ought to run.
     first, ought = MUST * (len(movable) + 1), set(must)
     forced = np.array([first if job.name in held_fast else MUST if job.name in ought else 0.0 for job in movable])
+    if everybody:
+        forced = np.maximum(forced, _floor(movable, _capacity(setting.table.groups, pinned)))
     value = np.where(np.isfinite(value), value + forced[:, None], value)
     value = _within_quotas(jobs, movable, pinned, value, setting.table)
     capacity = _capacity(setting.table.groups, pinned)
     picks = choose(value, setting.table.size, setting.table.group, capacity)
-    places = _placed(movable, picks, setting.table, kept, pinned, held_fast)
+    settling = frozenset(job.name for job in movable if _settling(job, time_s))
+    places = _placed(movable, picks, setting.table, kept, pinned, held_fast, settling)
     _fill(movable, places, value, setting, free_slots(nodes, places | pinned))
     _keep_quotas(jobs, places, pinned, kept, held_fast)
     reasons = {
         job.name: _reason(job, kept.get(job.name, ()), places.get(job.name, ()), row, setting) for row, job in enumerate(movable)
     }
     return Allocation(places | pinned, reasons | dict.fromkeys(pinned, "pinned where it is"))
+
+
+def _settling(job: Job, time_s: float) -> bool:
+    return job.changed_s is not None and time_s - job.changed_s < SETTLING * job.pause_s
 
 
 def _setting(jobs: Sequence[Job], nodes: Sequence[Node], kept: dict[str, Placement], time_s: float) -> Setting:
@@ -85,6 +98,13 @@ def _normalised(value: Floats, table: Options) -> Floats:
     usable = np.isfinite(value) & (value > 0) & (table.speed > 0)
     top = float(np.max(value, initial=0.0, where=usable))
     return np.where(usable, value / (top if top > 0 else 1.0), -np.inf)
+
+
+def _floor(jobs: Sequence[Job], capacity: Ints) -> Floats:
+    """Added to every option of every job while all can run. Values are at most 1, and so is what any change of another job's size
+    can bring: with twice its fewest workers nobody is left out for that, and prices stay in a range where they are exact."""
+    least = np.array([max(job.least, 1) for job in jobs], dtype=np.float64)
+    return 2.0 * least if least.sum() <= capacity.sum() else np.zeros(len(jobs))
 
 
 def _capacity(groups: Sequence[Group], pinned: dict[str, Placement]) -> Ints:
@@ -147,6 +167,7 @@ def _placed(
     kept: dict[str, Placement],
     pinned: dict[str, Placement],
     held_fast: set[str],
+    settling: frozenset[str],
 ) -> dict[str, Placement]:
     """Workers on nodes. A job that has to stay and found no new place keeps its old one, and the rest is placed around it."""
     wanted = {job.name: int(table.size[pick]) for job, pick in zip(jobs, picks, strict=True) if pick >= 0}
@@ -159,7 +180,7 @@ def _placed(
             names = {node.name for node in group.nodes}
             here = {name: placement for name, placement in rooted.items() if placement[0][0] in names}
             sizes = {name: count for name, count in wanted.items() if group_of[name] == place and name not in rooted}
-            found = pack(group, sizes | {name: size(placement) for name, placement in here.items()}, kept, set(here))
+            found = pack(group, sizes | {name: size(placement) for name, placement in here.items()}, kept, set(here), settling)
             places |= {name: placement for name, placement in found.items() if name not in pinned}
         lost = [name for name in held_fast if name not in places]
         if not lost:

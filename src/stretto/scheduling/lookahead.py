@@ -9,6 +9,9 @@ events ∂V/∂(work left of a job) does not change until that job ends, and at 
 2. Backward: a unit more work of a job delays its end by 1/speed, and keeps its slots for so long from those that would have had
    them next. That is its worth, if the later ones' are known.
 
+The end of the last job can count as several jobs (`last`): its work is worth so much more, and by the second step so is the
+work of all that it waits for.
+
 A few such rounds from any sensible start come within a percent of where they lead. Pauses, arrivals and whole slots are not
 in it. With many jobs several ends are taken together, so that a look ahead costs a bounded time.
 """
@@ -76,7 +79,7 @@ class _Phase:
     slots: Floats
 
 
-def worths(start: Floats, left: Floats, cut: Pieces, capacity: float, *, rounds: int | None = None) -> Floats:
+def worths(start: Floats, left: Floats, cut: Pieces, capacity: float, *, rounds: int | None = None, last: float = 0.0) -> Floats:
     """The worth of a unit of each job's work, at most 1, from a first guess; the best of all rounds."""
     small = len(cut.row) <= SMALL
     phases = PHASES if small else max(3, min(HASTY_PHASES, WORK // len(cut.row)))
@@ -85,11 +88,11 @@ def worths(start: Floats, left: Floats, cut: Pieces, capacity: float, *, rounds:
     best, lowest = start, np.inf
     guess = start
     for turn in range(rounds + 1):
-        course, total = _forward(guess, left, cut, capacity, phases)
+        course, total = _forward(guess, left, cut, capacity, phases, last)
         if total < lowest:
             best, lowest = guess, total
         if turn < rounds:
-            guess = _between(guess, _backward(course, len(left)))
+            guess = _between(guess, _backward(course, len(left), last))
     return best / max(float(best.max(initial=0.0)), 1e-300)
 
 
@@ -100,7 +103,9 @@ def _between(one: Floats, other: Floats) -> Floats:
     return found / found.max()
 
 
-def _forward(worth: Floats, left: Floats, cut: Pieces, capacity: float, phases: int) -> tuple[list[_Phase], float]:
+def _forward(
+    worth: Floats, left: Floats, cut: Pieces, capacity: float, phases: int, last: float = 0.0
+) -> tuple[list[_Phase], float]:
     """The course of events with these worths, and the sum of all times until the end."""
     order = np.argsort(-worth[cut.row] * cut.slope, kind="stable")
     row, slots, slope = cut.row[order], cut.slots[order], cut.slope[order]
@@ -122,7 +127,7 @@ def _forward(worth: Floats, left: Floats, cut: Pieces, capacity: float, phases: 
         until = float(np.partition(need, min(together, running) - 1)[min(together, running) - 1])
         ended = need <= until * (1 + 1e-9)
         spent = np.minimum(need, until)
-        total += float(spent[active].sum())
+        total += float(spent[active].sum()) + last * until
         left -= speed * spent
         active &= ~ended
         held: Floats = np.bincount(row, weights=got, minlength=count).astype(np.float64)
@@ -130,7 +135,7 @@ def _forward(worth: Floats, left: Floats, cut: Pieces, capacity: float, phases: 
     return course, total
 
 
-def _backward(course: list[_Phase], count: int) -> Floats:
+def _backward(course: list[_Phase], count: int, last: float = 0.0) -> Floats:
     worth = np.zeros(count)
     after = np.zeros(count)
     for phase in reversed(course):
@@ -138,6 +143,6 @@ def _backward(course: list[_Phase], count: int) -> Floats:
         gain = max(float(worth @ (after - phase.speed)), 0.0)
         held = phase.slots[phase.ended]
         share = held / max(float(held.sum()), 1e-12)
-        worth[phase.ended] = (1.0 + gain * share) / np.maximum(phase.speed[phase.ended], 1e-12)
-        after = phase.speed
+        worth[phase.ended] = (1.0 + (last + gain) * share) / np.maximum(phase.speed[phase.ended], 1e-12)
+        after, last = phase.speed, 0.0
     return worth

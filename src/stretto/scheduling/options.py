@@ -44,6 +44,8 @@ class Options:
     group: Ints
     size: Ints
     speed: Floats
+    later: Floats
+    """The same with the sizes that a job may be given once it has grown: what a look ahead reckons with."""
     single: Floats
     """Each job's goodput on its smallest option a worker: what `speed` is relative to; 0 without a model."""
 
@@ -78,12 +80,15 @@ def options(jobs: Sequence[Job], nodes: Sequence[Node], *, held: Sequence[int]) 
     groups = group_nodes(nodes)
     least = np.array([max(job.least, 1) for job in jobs], dtype=np.int64)
     most = np.array([max(job.most, job.least, 1) for job in jobs], dtype=np.int64)
+    # What a job will be like on sizes that it may not have yet is for its model to say: without one it is not asked.
+    reach = np.maximum(most, [job.reach or 0 if job.models else 0 for job in jobs])
     now = np.array(held, dtype=np.int64)
     group_of: list[int] = []
     size_of: list[int] = []
     allowed: list[Bools] = []
+    reached: list[Bools] = []
     for place, group in enumerate(groups):
-        usual = sizes(group, int(most.max(initial=1)))
+        usual = sizes(group, int(reach.max(initial=1)))
         fits = np.array([(least <= size) & (size <= most) for size in usual]).reshape(len(usual), len(jobs))
         bare = ~fits.any(axis=0)
         extra: dict[int, Bools] = {}
@@ -95,10 +100,12 @@ def options(jobs: Sequence[Job], nodes: Sequence[Node], *, held: Sequence[int]) 
             group_of.append(place)
             size_of.append(size)
             allowed.append(mask)
+            reached.append(mask | ((least <= size) & (most < size) & (size <= reach)))
     size_array, group_array = np.array(size_of, dtype=np.int64), np.array(group_of, dtype=np.int64)
-    mask = np.array(allowed, dtype=bool).reshape(len(size_of), len(jobs)).T
-    speed, single = _speeds(jobs, groups, group_array, size_array, mask)
-    return Options(groups, group_array, size_array, speed, single)
+    shape = (len(size_of), len(jobs))
+    mask, wider = (np.array(which, dtype=bool).reshape(shape).T for which in (allowed, reached))
+    later, single = _speeds(jobs, groups, group_array, size_array, wider)
+    return Options(groups, group_array, size_array, np.where(mask, later, 0.0), later, single)
 
 
 def _speeds(jobs: Sequence[Job], groups: Sequence[Group], group: Ints, size: Ints, allowed: Bools) -> tuple[Floats, Floats]:

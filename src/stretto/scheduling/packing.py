@@ -24,6 +24,8 @@ class Floor:
     residents: dict[str, set[str]] = field(init=False)
     fixed: set[str] = field(default_factory=set[str])
     """Jobs that must stay."""
+    settling: frozenset[str] = frozenset()
+    """Jobs that changed a moment ago: nobody moves them for another's sake."""
     _shelf: list[list[str]] = field(init=False)
     """Node names by free slots; entries that are out of date are skipped."""
 
@@ -85,7 +87,7 @@ class Floor:
             (self.group.slots - self.free[node.name], node.name)
             for node in self.group.nodes
             if 0 < self.group.slots - self.free[node.name] < self.group.slots
-            and not self.residents[node.name] & self.fixed
+            and not self.residents[node.name] & (self.fixed | self.settling)
             and not self._has_spread(node.name)
         ]
         if not candidates:
@@ -101,9 +103,10 @@ def pack(
     wanted: Mapping[str, int],
     now: Mapping[str, Placement],
     fixed: set[str],
+    settling: frozenset[str] = frozenset(),
 ) -> dict[str, Placement]:
     """Place jobs at their wanted sizes. Jobs in `fixed` keep their placement of now. What does not fit is left out or smaller."""
-    floor = Floor(group, fixed=fixed)
+    floor = Floor(group, fixed=fixed, settling=settling)
     names = set(floor.free)
     waiting: list[str] = []
     for job in sorted(wanted, key=lambda job: (job not in fixed, len(now.get(job, ())) < 2)):

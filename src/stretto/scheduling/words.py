@@ -45,6 +45,8 @@ class Job:
     least: int = 1
     """It runs on at least so many workers, or not at all."""
     most: int = 1
+    reach: int | None = None
+    """How many it may be given later, where `most` is only what may be asked for before it has run on more; None: `most`."""
     wanted: int | None = None
     """The fixed size that its user asked for, for policies that do not choose sizes; None: `least`."""
     profiled: int = 0

@@ -1,29 +1,28 @@
 """Ours, the default: marginal goodput, slots where a unit of work is worth most, and no change that does not pay for itself.
 
-Every job's fitted model gives its speed on every size. An option is worth weight × speed^evenness:
+Every job's fitted model gives its speed on every size. An option is worth the job's weight times its speed. The weight is what a
+unit of the job's work is worth in a look ahead over all present jobs (lookahead.py), whose objective is the sum of completion
+times and, `last` times, the end of them all. A job's length is declared, or learned from its family (lengths.py), or
+presumed: as long again as the class by attained service that it has reached.
 
-- Where a length is declared, or known from a job's family (lengths.py), every job counts what a unit of its work is worth in a
-  look ahead over all present jobs (lookahead.py), and its speed as it is: that is what minimises the sum of completion times.
-  Jobs of unknown length are presumed to be as long as the class that they have reached.
-- Where nothing is known of anybody, jobs are ranked by what they have attained, in a few classes that grow by a factor each, and in
-  order of arrival within a class: equal sharing between long jobs would only make all of them end late. The i-th from the longest
-  counts i^order, as in heSRPT (Berg et al. 2020). Evenness below 1 hedges against lengths that are not known.
+A size that is not the present one counts with its pause: over the rest of the job where its length is known; over the time that it
+can be expected to last where the job has been on that size before, which is as long as the present size has lasted. A size that
+was never tried is an investment, and counts only with how much of its life a job has already spent on changes (as in Pollux), or
+what a pause costs over a horizon, whichever is kinder.
 
-A size that is not the present one counts with its pause: the speed over the rest of the job for known lengths, and a factor that
-remembers how much of its life a job has already spent on changes (as in Pollux), or what a pause costs over a horizon, whichever is
-kinder. The sizes with the highest total are chosen by prices (choosing.py) and packed (packing.py).
-A job that has waited for `starving_s` runs next, whatever its weight.
+The sizes with the highest total are chosen by prices (choosing.py) and packed (packing.py). While the fewest workers of all jobs
+fit, everybody runs; otherwise a job that has waited for `starving_s` runs next, whatever its weight.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from stretto.scheduling.allocate import Setting, allocate
-from stretto.scheduling.lengths import work_left
+from stretto.scheduling.lengths import Seen, gittins, work_left
 from stretto.scheduling.lookahead import pieces, worths
 from stretto.scheduling.options import Floats
 from stretto.scheduling.words import Allocation, Job, Node
@@ -31,12 +30,10 @@ from stretto.scheduling.words import Allocation, Job, Node
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    order: float = 0.5
-    """Exponent of a job's rank in its weight: 0 treats all alike, large values serve one after the other."""
-    evenness: float = 0.5
-    """Exponent of the speed where no length is known: 1 is the sum of speeds, towards 0 everybody gets something."""
     guess: float = 0.6
-    """Exponent of the ranks that a look ahead begins with."""
+    """Exponent of the ranks by length that a look ahead begins with: between equal shares (0) and one after the other."""
+    last: float = 1.0
+    """How many jobs the end of the last one counts as: with 0 the longest jobs pay for everybody's average with their own end."""
     first_s: float = 900.0
     """Slot-seconds up to which a job of unknown length counts as short; the following classes are `factor` times as long each."""
     factor: float = 4.0
@@ -44,7 +41,7 @@ class Tuning:
     horizon_s: float = 300.0
     """A change pays for itself within this time at the latest, for jobs whose length is not known."""
     patience: float = 0.95
-    """The least that a change counts for jobs of known length, whose remaining time is weighed exactly."""
+    """The most that a change counts to a size that the job knows, and the least to one that is new, for jobs of known length."""
     starving_s: float = 3600.0
     urgency: float = 4.0
     """How much more a job counts that can only just meet its deadline."""
@@ -54,8 +51,27 @@ DEFAULT = Tuning()
 
 
 def goodput(jobs: Sequence[Job], nodes: Sequence[Node], now: Allocation, time_s: float, *, tuning: Tuning = DEFAULT) -> Allocation:
+    seen = now.memory if isinstance(now.memory, Seen) else Seen()
+    names = {job.name for job in jobs}
+    ended = seen.without([name for name in seen.running if name not in names], time_s)
+    settings: list[Setting] = []
+
+    def value_of(setting: Setting) -> Floats:
+        settings.append(setting)
+        # Where families are told, a job of one that nobody has ended of is not like those that have.
+        return value(setting, tuning, () if any(job.finished for job in jobs) else ended)
+
     starving = [job.name for job in jobs if not now.of(job.name) and _waited_s(job, time_s) > tuning.starving_s]
-    return allocate(jobs, nodes, now, time_s, lambda setting: value(setting, tuning), must=starving)
+    answer = allocate(jobs, nodes, now, time_s, value_of, must=starving, everybody=True)
+    running = {name: how for setting in settings for name, how in _running(setting, answer)}
+    return replace(answer, memory=Seen(time_s, running, ended))
+
+
+def _running(setting: Setting, answer: Allocation) -> Iterator[tuple[str, tuple[float, float]]]:
+    """How far every job has come, and how fast it will go on."""
+    for row, (job, done_s) in enumerate(zip(setting.jobs, _done_s(setting).tolist(), strict=True)):
+        here = setting.table.size == answer.workers(job.name)
+        yield job.name, (done_s, float(setting.table.speed[row, here].max(initial=0.0)))
 
 
 def _waited_s(job: Job, time_s: float) -> float:
@@ -63,17 +79,13 @@ def _waited_s(job: Job, time_s: float) -> float:
     return time_s - (job.arrival_s if job.changed_s is None else job.changed_s)
 
 
-def value(setting: Setting, tuning: Tuning = DEFAULT) -> Floats:
+def value(setting: Setting, tuning: Tuning = DEFAULT, ended: Sequence[float] = ()) -> Floats:
     """What every option of every job is worth."""
     left_s = _left_s(setting)
-    known = np.isfinite(left_s)
-    length = np.where(known, left_s, _class_s(setting, tuning))
-    ranks = _ranks(setting, length)
-    # One measure for all: worths and ranks are different currencies, and whoever is paid in ranks beside worths is squeezed.
-    looks = bool(known.any())
-    weight = _worths(setting, length, ranks, ranks**tuning.guess) if looks else ranks**tuning.order
-    evenness = 1.0 if looks else tuning.evenness
-    return (weight * _importance(setting, left_s, tuning))[:, None] * effective_speed(setting, left_s, tuning) ** evenness
+    # One measure for all: whoever is paid in another currency than the others is squeezed, or squeezes them.
+    length = np.where(np.isfinite(left_s), left_s, _presumed_s(setting, tuning, ended))
+    weight = _worths(setting, length, tuning) * _importance(setting, left_s, tuning)
+    return weight[:, None] * effective_speed(setting, left_s, tuning)
 
 
 def _left_s(setting: Setting) -> Floats:
@@ -82,11 +94,23 @@ def _left_s(setting: Setting) -> Floats:
         return np.where(setting.table.single > 0, work_left(setting.jobs) / setting.table.single, np.nan)
 
 
-def _class_s(setting: Setting, tuning: Tuning) -> Floats:
-    """For jobs of unknown length: as long again as the class that they have reached."""
+def _done_s(setting: Setting) -> Floats:
+    """Seconds of one worker that every job has done; the slot-seconds it had where its work or its speed is not known."""
+    single = setting.table.single.tolist()
+    return np.array(
+        [
+            job.attained_s if job.done is None or not one > 0 else job.done / one
+            for job, one in zip(setting.jobs, single, strict=True)
+        ]
+    )
+
+
+def _presumed_s(setting: Setting, tuning: Tuning, ended: Sequence[float]) -> Floats:
+    """For jobs of unknown length: by those that have ended, or as long again as the class that they have reached."""
     attained = np.array([max(job.attained_s, 1.0) for job in setting.jobs])
     level = np.clip(np.ceil(np.log(attained / tuning.first_s) / np.log(tuning.factor)), 0, tuning.classes)
-    return tuning.first_s * tuning.factor**level
+    pooled = gittins(ended, _done_s(setting))
+    return np.where(np.isfinite(pooled), pooled, tuning.first_s * tuning.factor**level)
 
 
 def _ranks(setting: Setting, length: Floats) -> Floats:
@@ -97,12 +121,13 @@ def _ranks(setting: Setting, length: Floats) -> Floats:
     return ranks
 
 
-def _worths(setting: Setting, length: Floats, ranks: Floats, guess: Floats) -> Floats:
+def _worths(setting: Setting, length: Floats, tuning: Tuning) -> Floats:
     table = setting.table
     capacity = float(sum(group.capacity for group in table.groups))
+    ranks = _ranks(setting, length)
     # Equals one after the other, as they came: a look ahead that treats them alike would end all of them late.
     apart = length * (1.0 + 1e-3 * (1.0 - ranks))
-    return worths(guess, apart, pieces(table.speed, table.size), capacity)
+    return worths(ranks**tuning.guess, apart, pieces(table.later, table.size), capacity, last=tuning.last)
 
 
 def _importance(setting: Setting, left_s: Floats, tuning: Tuning) -> Floats:
@@ -116,22 +141,38 @@ def _importance(setting: Setting, left_s: Floats, tuning: Tuning) -> Floats:
 
 def effective_speed(setting: Setting, left_s: Floats, tuning: Tuning) -> Floats:
     """The speed of every option with the cost of getting there."""
-    speed = setting.table.speed
+    speed, size, held = setting.table.speed, setting.table.size[None, :], setting.held[:, None]
+    known = np.isfinite(left_s)[:, None]
+    new, again = _factors(setting, tuning)
+    new = np.where(known, np.maximum(new, tuning.patience), new)
+    tried = size <= np.array([job.profiled for job in setting.jobs])[:, None]
+    factor = np.where(tried, np.minimum(new, again), new)
+    changed = np.where(known, _over_the_rest(setting, left_s), speed) * np.where(held > 0, factor, 1.0)
+    here = (size == held) & (setting.table.group[None, :] == setting.home[:, None])
+    return np.where(here, speed, np.maximum(changed, 0.0))
+
+
+def _factors(setting: Setting, tuning: Tuning) -> tuple[Floats, Floats]:
+    """What a change counts, for each job: on a size that is new to it, and on one that it has been on before."""
     pause = np.array([max(job.pause_s, 0.0) for job in setting.jobs])
     age = np.array([max(setting.time_s - job.arrival_s, 0.0) for job in setting.jobs])
     spent = np.array([job.restarts for job in setting.jobs]) * pause
     life = np.maximum(age - spent, 0.0) / np.maximum(age + pause, 1e-9)
-    factor = np.maximum(life, 1.0 - pause / max(tuning.horizon_s, 1e-9))
-    known = np.isfinite(left_s)
-    factor = np.where(known, np.maximum(factor, tuning.patience), factor)
-    factor = np.where(setting.held > 0, np.clip(factor, 0.0, 1.0), 1.0)
+    new = np.clip(np.maximum(life, 1.0 - pause / max(tuning.horizon_s, 1e-9)), 0.0, 1.0)
+    since = np.array([setting.time_s - (job.arrival_s if job.changed_s is None else job.changed_s) for job in setting.jobs])
+    # Half at least: a job that has just changed still makes room for one that brings twice as much.
+    again = np.clip(1.0 - pause / np.maximum(since, 1e-9), 0.5, tuning.patience)
+    return new[:, None], again[:, None]
+
+
+def _over_the_rest(setting: Setting, left_s: Floats) -> Floats:
+    """Speeds of jobs of known length, with one pause spread over the rest of the job; 0 for the others."""
+    speed = setting.table.speed
+    pause = np.array([max(job.pause_s, 0.0) for job in setting.jobs])
     with np.errstate(divide="ignore", invalid="ignore"):
         whole = left_s[:, None] / (pause[:, None] + left_s[:, None] / np.maximum(speed, 1e-12))
         # A job that starts pays for its start whatever its size: only what a larger size saves beyond that counts for it.
         smallest = np.where(speed > 0, speed, np.inf).min(axis=1)
         least = left_s / (pause + left_s / np.maximum(smallest, 1e-12))
         whole = np.where((setting.held > 0)[:, None], whole, whole * (smallest / np.maximum(least, 1e-12))[:, None])
-    whole = np.where(np.isfinite(whole), whole, 0.0)
-    changed = np.where(known[:, None], whole, speed) * factor[:, None]
-    here = (setting.table.size[None, :] == setting.held[:, None]) & (setting.table.group[None, :] == setting.home[:, None])
-    return np.where(here, speed, np.maximum(changed, 0.0))
+    return np.where(np.isfinite(whole), whole, 0.0)

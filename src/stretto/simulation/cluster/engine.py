@@ -235,7 +235,7 @@ class Simulation:
 def seen(job: SimJob, finished: tuple[float, ...] = ()) -> Job:
     """What a scheduler may know of a simulated job."""
     declared = job.template
-    most = min(declared.most, job.batch.most_workers)
+    reach = most = min(declared.most, job.batch.most_workers)
     if not job.fixed_growth:
         most = min(most, max(2 * job.profiled, declared.least, 1))
     batch = job.batch.fixed or job.batch.initial
@@ -248,6 +248,7 @@ def seen(job: SimJob, finished: tuple[float, ...] = ()) -> Job:
         arrival_s=job.arrival_s,
         least=declared.least,
         most=max(most, declared.least),
+        reach=reach,
         wanted=declared.wanted,
         profiled=job.profiled,
         priority=declared.priority,
