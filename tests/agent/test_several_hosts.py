@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stretto.agent.hosts import joining
 from stretto.agent.hosts.address import choose_address
 from stretto.agent.hosts.joining import AlreadyEnded, _enter, _name, card
 from stretto.agent.hosts.remedies import remedy
@@ -26,6 +28,7 @@ from stretto.core.merging import merge
 from stretto.membership import keys
 from stretto.membership.stores.embedded import EmbeddedStore
 from stretto.membership.stores.store import Put
+from tests.stores.places import certificates
 
 
 def commit(step: int, *, first: int | None = None) -> Commit:
@@ -198,13 +201,40 @@ def test_only_requests_that_are_signed_with_the_jobs_token_are_answered() -> Non
     assert len(heard) == 2
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed: apt-get install openssl")
+def test_with_certificates_agents_speak_tls_and_listen_to_nobody_without_one_of_the_same_ca(tmp_path: Path) -> None:
+    def shared(folder: str) -> Shared:
+        (tmp_path / folder).mkdir()
+        files = certificates(tmp_path / folder)
+        return Shared("etcds://h:1", "digits", ca=str(files["ca"]), certificate=str(files["certificate"]), key=str(files["key"]))
+
+    async def handle(request: dict[str, Any]) -> dict[str, Any]:
+        return {"said": request["verb"]}
+
+    async def story() -> None:
+        own, stranger = shared("own"), shared("stranger")
+        listener = Listener(handle, token="right")
+        address = await listener.start("127.0.0.1", tls=own.server_tls())
+        assert (await ask(address, "hello", token="right", tls=own.client_tls(agents=True)))["said"] == "hello"
+        for tls in (None, stranger.client_tls(agents=True), replace(stranger, ca=own.ca).client_tls(agents=True)):
+            with pytest.raises(Unreachable):
+                await ask(address, "hello", token="right", tls=tls)
+        with pytest.raises(Unreachable, match="not signed"):
+            await ask(address, "hello", token="wrong", tls=own.client_tls(agents=True))
+        await listener.close()
+        assert own.sealed and not replace(own, ca=None).sealed and not Shared("etcd://h:1", "digits").sealed
+        assert replace(own, certificate=None, key=None).client_tls(agents=True) is None
+
+    asyncio.run(story())
+
+
 # ---- joining
 
 
 def options(tmp_path: Path, text: str = "print()", **more: Any) -> RunOptions:
     script = tmp_path / "train.py"
     script.write_text(text)
-    return RunOptions(str(script), most=4, shared=Shared("etcd://h:1", "digits", host="h1"), **more)
+    return RunOptions(str(script), most=4, **{"shared": Shared("etcd://h:1", "digits", host="h1"), **more})
 
 
 async def enter(store: Any, asked: RunOptions) -> tuple[dict[str, Any], int]:
@@ -212,7 +242,9 @@ async def enter(store: Any, asked: RunOptions) -> tuple[dict[str, Any], int]:
     return await _enter(store, asked, asked.shared)
 
 
-def test_the_second_host_takes_the_first_ones_card_and_a_different_one_is_refused(tmp_path: Path) -> None:
+def test_the_second_host_takes_the_first_ones_card_and_a_different_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def story() -> None:
         store = Under(EmbeddedStore(), "digits/")
         first, life = await enter(store, options(tmp_path))
@@ -223,6 +255,12 @@ def test_the_second_host_takes_the_first_ones_card_and_a_different_one_is_refuse
             await enter(store, options(tmp_path, "print(1)"))
         with pytest.raises(UsageError, match="other arguments"):
             await enter(store, options(tmp_path, args=("-x",)))
+        with monkeypatch.context() as patch:
+            patch.setattr(joining, "VERSION", "0.0.0")
+            with pytest.raises(UsageError, match=r"another version of stretto.*version=.*0\.0\.0"):
+                await enter(store, options(tmp_path))
+        with pytest.raises(UsageError, match=r"--store-key on all hosts or on none.*tls=False, this host True"):
+            await enter(store, options(tmp_path, shared=Shared("etcd://h:1", "digits", ca="ca", certificate="c", key="k")))
         assert [await _name(store, "h1") for _ in range(3)] == ["h1", "h1.2", "h1.3"]
 
     asyncio.run(story())

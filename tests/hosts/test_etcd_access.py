@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -153,6 +154,12 @@ def test_two_agents_train_through_an_etcd_that_asks_for_client_certificates(near
     one.until_workers(2)
     scaled = stretto("scale", one.name, "1", "--store", one.store, *own, "--wait", cwd=one.folder)
     assert scaled.returncode == 0, scaled.stderr
+    printed = stretto("logs", one.name, "--store", one.store, *own, cwd=one.folder)
+    assert "[h1.w0] hello from h1.w0" in printed.stdout, printed.stderr
+    agents = json.loads(stretto("ps", "--store", one.store, *own, "--json", cwd=one.folder).stdout)[0]["hosts"]
+    with socket.create_connection(agents[0]["address"], timeout=60) as plain:
+        plain.sendall(b"{}\n")
+        assert b"challenge" not in plain.recv(1 << 16), "agents that have certificates speak without TLS"
     assert one.finish() == one.cluster.reference(one)
 
 

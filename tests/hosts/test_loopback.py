@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from launching import SOURCE, stretto
 
+from stretto.core.journal import RosterLine
 from tests.hosts.cluster import Job, paced
 from tests.hosts.loopback import Loopback, start
 from tests.stores.places import free_port
@@ -40,6 +41,53 @@ def test_a_newcomer_that_dies_while_it_hands_the_state_on_costs_the_job_nothing(
     start(one, "h2", "--slots", "2", workers="3", env={**SECRET, **({"STRETTO_FAILPOINT": "hand-on:1:h2.w0"} if dies else {})})
     one.until_workers(3)
     assert [event.worker for event in one.events("died")] == (["h2.w0"] if dies else [])
+    assert one.finish() == one.cluster.reference(one)
+
+
+# ---- the host that holds the store is lost while it trains
+
+
+def test_without_the_store_a_host_that_needs_a_change_says_so_and_ends(near: Callable[..., Job]) -> None:
+    one = near(paced(epochs=2000))
+    first = start(one, "h1", "--slots", "1", workers="1:2", env=SECRET)
+    second = start(one, "h2", "--slots", "1", "--grace", "3", workers="1:2", env=SECRET)
+    one.until_workers(2)
+    first.kill()
+    assert second.end() == 1
+    assert second.result["state"] == "failed"
+    assert "the host that holds the store" in second.result["error"] and "--checkpoint" in second.result["error"]
+
+
+# ---- speeds, over all hosts
+
+
+@pytest.mark.long
+def test_a_slow_worker_of_another_host_than_the_chiefs_gets_fewer_slices(near: Callable[..., Job]) -> None:
+    slow = """
+    def trouble(step, place):
+        if not os.path.exists("fast"):
+            time.sleep(0.06 if WORKER == "h2.w0" else 0.004)
+    """
+    one = near(paced(slow, epochs=80))
+    start(one, "h1", "--slots", "2", workers="2:3", env=SECRET)
+    one.until_workers(2)
+    start(one, "h2", "--slots", "1", workers="2:3", env=SECRET)
+    balanced = one.until(lambda: [line for line in one.records() if isinstance(line, RosterLine) and line.cause == "balance"],
+                         why="slices that move")
+    shares = {member["worker"]: member["slices"][1] - member["slices"][0] for member in balanced[0].members}
+    assert shares["h2.w0"] < min(shares["h1.w0"], shares["h1.w1"])
+    assert one.finish() == one.cluster.reference(one)
+
+
+@pytest.mark.long
+def test_a_job_that_sizes_itself_grows_over_its_hosts_and_no_further_than_they_have_room(near: Callable[..., Job]) -> None:
+    one = near(paced(epochs=200))
+    sizing = ("--slots", "1", "--autoscale", "+1 every 5 steps")
+    start(one, "h1", *sizing, env=SECRET)
+    one.until(lambda: any("all that can be had" in event.text for event in one.events("autoscale")), why="a full host")
+    start(one, "h2", *sizing, env=SECRET)
+    one.until_workers(2)
+    assert any("1 to 2 workers" in event.text for event in one.events("autoscale"))
     assert one.finish() == one.cluster.reference(one)
 
 

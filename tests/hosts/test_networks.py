@@ -89,6 +89,34 @@ def test_packets_that_get_lost_in_one_direction_only(hosts: Cluster, job: Callab
     assert one_history(one)
 
 
+def test_two_hosts_that_do_not_reach_each_other_for_long_cost_one_of_them_and_nobody_is_started_in_vain(
+    hosts: Cluster, job: Callable[..., Job]
+) -> None:
+    one = job(paced(epochs=2000))
+    one.start("h1", "--slots", "2")
+    one.until_workers(2)
+    one.start("h2", "--slots", "2")
+    one.until_workers(4)
+    one.start("h3", "--slots", "1")  # the newest worker is not the one that has to go
+    one.until_workers(5)
+    h1, h2 = hosts.hosts("h1", "h2")
+    h1.refuse([h2])
+    h2.refuse([h1])
+    one.until(lambda: any("h1 and h2 do not reach each other" in event.text for event in one.events("warning")), why="a warning")
+    one.until_workers(3)
+    roster, before = one.roster(), len(one.events("started"))
+    assert roster is not None and {member["agent"] for member in roster.members} == {"h1", "h3"}
+    listed = one.verb("h3", "ps", "--store", one.store)
+    assert "h2 0/2 does not reach h1" in " ".join(listed.stdout.split()), listed.stdout
+    one.until_more(200)
+    assert one.events("started")[before:] == [], "workers that cannot join are started again and again"
+    hosts.network.heal()
+    one.until_workers(5)
+    assert one.finish() == hosts.reference(one)
+    assert one_history(one)
+    assert one.audit().returncode == 0, one.audit().stdout
+
+
 def test_one_member_of_the_store_is_lost(hosts: Cluster, job: Callable[..., Job]) -> None:
     one = job(paced(epochs=100))
     for host in ("h1", "h2"):

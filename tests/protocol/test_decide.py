@@ -222,10 +222,43 @@ def test_a_rescue_that_fails_at_its_first_tick_with_everybody_alive_goes_on_with
     last = roster(4, "w1", "w2", "w3", rescue=True, tick=5)
     halted = members("w1", "w2", "w3", number=4, halted=4)
     assert published(decide(view(last, *halted, broken=4))).workers == ("w1", "w2")
-    blaming = [replace(halted[0], blames="w2"), halted[1], replace(halted[2], blames="w2")]
-    assert published(decide(view(last, *blaming, broken=4))).workers == ("w1", "w3")
     progress = [replace(one, tick=6) for one in halted]
     assert len(published(decide(view(last, *progress, broken=4))).members) == 3
+
+
+def cut(*pairs: str) -> frozenset[frozenset[str]]:
+    return frozenset(map(frozenset, pairs))
+
+
+def test_where_hosts_do_not_reach_each_other_one_of_them_goes_with_all_its_workers() -> None:
+    agents = {"w1": "a", "w2": "b", "w3": "b", "w4": "c", "w5": "d"}
+    last = roster(4, *agents, agents=agents, rescue=True, tick=5)
+    halted = [status(name, agent=agent, roster=4, tick=5, halted=4) for name, agent in agents.items()]
+
+    def rescued(*pairs: str) -> tuple[str, ...]:
+        return published(decide(view(last, *halted, broken=4, cuts=cut(*pairs)))).workers
+
+    assert rescued("bc") == ("w1", "w2", "w3", "w5"), "the smaller host"
+    assert rescued("ad") == ("w1", "w2", "w3", "w4"), "the newer of two that are as large"
+    assert rescued("ab", "bc", "bd") == ("w1", "w4", "w5"), "the one that has most cuts, however large it is"
+    assert rescued("ae", "ef") == ("w1", "w2", "w3", "w4"), "a cut that concerns nobody of them: as if nobody knew"
+    first = roster(4, *agents, agents=agents)
+    assert len(published(decide(view(first, *halted, broken=4, cuts=cut("bc")))).members) == 5, "it may be mended: tried once"
+
+
+def test_whoever_does_not_reach_those_who_train_is_not_planned_until_it_does() -> None:
+    training, last = status("w1", agent="a", roster=3, tick=5), roster(3, "w1", agents={"w1": "a"})
+    newcomers = [status("w2", Phase.READY, agent="b"), status("w3", Phase.READY, agent="c")]
+    shut_out = view(last, training, *newcomers, wanted=3, cuts=cut("ab"))
+    assert published(decide(shut_out)).workers == ("w1", "w3")
+    assert published(decide(replace(shut_out, cuts=frozenset()))).workers == ("w1", "w2", "w3")
+    assert published(decide(replace(shut_out, cuts=cut("bc")))).workers == ("w1", "w2"), "nor two that do not reach each other"
+
+
+def test_a_first_roster_is_made_of_those_who_reach_each_other() -> None:
+    ready = [status("w1", Phase.READY, agent="a"), status("w2", Phase.READY, agent="b"), status("w3", Phase.READY, agent="c")]
+    assert published(decide(view(None, *ready, wanted=3, cuts=cut("bc")))).workers == ("w1", "w2")
+    assert decide(view(None, *ready, wanted=3, least=3, cuts=cut("bc"))) == ()
 
 
 def test_a_worker_that_was_left_behind_is_dismissed() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from stretto.core.roster import Member, Roster
+from stretto.core.slices import Span
 from stretto.membership.protocol import Phase, View, WorkerStatus
-from stretto.membership.targets import targets
+from stretto.membership.targets import shut_out, targets
 
 
 def view(*statuses: WorkerStatus, wanted: int, least: int = 1, most: int = 8) -> View:
@@ -42,3 +46,11 @@ def test_a_dismissed_worker_is_replaced() -> None:
 
 def test_more_than_there_is_room_for_is_as_many_as_there_is_room_for() -> None:
     assert targets(view(wanted=8), slots={"a": 1, "b": 2}) == {"a": 1, "b": 2}
+
+
+def test_an_agent_that_does_not_reach_those_who_train_is_shut_out_and_those_who_train_never_are() -> None:
+    roster = Roster(1, (Member("w1", "a", ("a", 1), Span(0, 4)), Member("w2", "b", ("b", 1), Span(4, 8))))
+    cuts = frozenset({frozenset("ab"), frozenset("ac"), frozenset("cd")})
+    seen = replace(view(wanted=4), roster=roster, cuts=cuts)
+    assert [agent for agent in "abcd" if shut_out(seen, agent)] == ["c"]
+    assert not any(shut_out(replace(seen, roster=None), agent) for agent in "abcd"), "before anybody trains all may start"

@@ -58,9 +58,10 @@ class Hearing:
             case "switched":
                 self._switched(worker, fields)
             case "halted":
-                worker.status = replace(worker.status, halted=int(fields["number"]), tick=fields["tick"],
-                                        blames=str(fields.get("blames") or ""))
+                worker.status = replace(worker.status, halted=int(fields["number"]), tick=fields["tick"])
                 self._council.tell(worker.status)
+                if self._agent.part is not None:
+                    self._agent.part.doubt()
             case "commit":
                 if self._recorder.commit(fields):
                     self._agent.tuning.commit(fields)

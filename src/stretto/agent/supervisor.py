@@ -50,12 +50,13 @@ class Supervisor:
         self.folder = folder
         self.recorder = recorder
         asked = Asked(least=options.least, most=options.most, wanted=options.wanted)
-        self.part = Part(self, joined) if joined is not None else None
+        self.part = None
         if joined is None:
             self.council = Council(self, EmbeddedStore(), agent=options.agent, slots=options.most, asked=asked)
         else:
             self.council = Council(self, joined.store, agent=joined.agent, slots=joined.slots, asked=asked, timing=joined.timing,
                                    job=joined.id, card=card, life=life)
+            self.part = Part(self, joined, address=(card or {})["address"])
         self.workers: dict[str, Worker] = {}
         self.slices = 0
         self.mixed = False
@@ -89,6 +90,8 @@ class Supervisor:
         watcher = asyncio.create_task(patrol(lambda: list(self.workers.values()), limits=self._limits, condemn=self.condemn))
         watcher.add_done_callback(self._task_done)
         await self.council.open()
+        if self.part is not None:
+            self.spawn(self.part.watch())
         try:
             outcome = await self.ending.outcome
             if self.part is not None and outcome.state == "failed" and not outcome.own and not outcome.lost:

@@ -68,12 +68,16 @@ async def ps(shared: Shared, *, json: bool = False) -> None:
     for title in ("job", "state", "workers", "step", "steps/s", "leader", "hosts"):
         table.add_column(title, overflow="fold")
     for row in rows:
-        hosts = ", ".join(f"{one['agent']} {one['workers']}/{one['slots']}{' draining' if one['draining'] else ''}"
-                          for one in row["hosts"])
+        hosts = ", ".join(map(_host, row["hosts"]))
         workers = f"{row['members']} of {row['least']}:{row['most']}" if row["least"] else ""
         table.add_row(row["name"], row["state"], workers, str(row.get("step", "")), str(row.get("steps_per_s", "")),
                       str(row["leader"] or ""), hosts)
     Console(highlight=False).print(table)
+
+
+def _host(row: dict[str, Any]) -> str:
+    cut = f" does not reach {' '.join(row['unreached'])}" if row["unreached"] else ""
+    return f"{row['agent']} {row['workers']}/{row['slots']}{' draining' if row['draining'] else ''}{cut}"
 
 
 async def _progress(directory: Directory, seen: Seen) -> dict[str, Any]:

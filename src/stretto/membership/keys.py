@@ -5,7 +5,7 @@
 | `job` | `{least, most, slices, …}`: what was asked for; others compare theirs with it | first agent | |
 | `life` | `{life}`: how often the job has begun, from 1 on | leader | |
 | `wanted` | `{workers}`: the number of workers asked for | anybody | |
-| `agents/ID` | `{agent, slots, …}`: a node that may run up to `slots` workers | the agent | agent's |
+| `agents/ID` | `{agent, slots, unreached, …}`: a node that may run up to `slots` workers | the agent | agent's |
 | `workers/ID` | `WorkerStatus.document()` | the agent | agent's |
 | `leader` | `{agent, term, lease}` | the leader | agent's |
 | `term` | `{term}`: of the last leader | the leader | |
@@ -41,6 +41,7 @@ from typing import Any
 from stretto.core.roster import Roster
 from stretto.membership.protocol import Action, Break, Dismiss, Fail, Lost, Phase, Publish, View, WorkerStatus
 from stretto.membership.stores.store import Entry, Guard, Put
+from stretto.membership.view import Cuts
 
 JOB = "job"
 LIFE = "life"
@@ -126,8 +127,15 @@ def view(entries: Entries, *, term: int, awaited: frozenset[str] = frozenset(),
     return View(
         roster=roster(entries), broken=broken(entries), workers=statuses(entries),
         wanted=int(value(entries, WANTED).get("workers", most)), least=least, most=most,
-        slices=int(job.get("slices", 0)), term=term, awaited=awaited, unfenced=unfenced,
+        slices=int(job.get("slices", 0)), term=term, awaited=awaited, unfenced=unfenced, cuts=cuts(entries),
     )
+
+
+def cuts(entries: Entries) -> Cuts:
+    """What agents say of each other: one word is enough."""
+    agents = under(entries, AGENTS)
+    return frozenset(frozenset((agent, other)) for agent, card in agents.items()
+                     for other in card.get("unreached") or () if other in agents)
 
 
 def candidacy(entries: Entries, *, agent: str, lease: int) -> Write | None:

@@ -18,7 +18,7 @@ from stretto.membership.presence import Presence
 from stretto.membership.protocol import Action, View, decide, over
 from stretto.membership.stores.mirror import Mirror
 from stretto.membership.stores.store import Guard, Put, Store, StoreError
-from stretto.membership.targets import targets
+from stretto.membership.targets import shut_out, targets
 from stretto.membership.timing import Absences, Timing
 
 
@@ -70,7 +70,7 @@ def next_writes(entries: Entries, view: View, office: Office) -> list[tuple[Acti
 
 def _retarget(entries: Entries, view: View, office: Office) -> Write | None:
     agents = keys.under(entries, keys.AGENTS)
-    slots = {agent: 0 if document.get("draining") else int(document.get("slots", 1))
+    slots = {agent: 0 if document.get("draining") or shut_out(view, agent) else int(document.get("slots", 1))
              for agent, document in agents.items()}
     wanted = targets(view, slots=slots, dismissed=keys.under(entries, keys.DISMISSED))
     now = {agent: document["workers"] for agent, document in keys.under(entries, keys.TARGETS).items()}

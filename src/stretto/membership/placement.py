@@ -6,11 +6,13 @@ Whoever stays keeps its place as far as that allows, and the first place is neve
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from stretto.core.roster import Member
 from stretto.core.slices import weigh
 from stretto.membership.status import WorkerStatus
+from stretto.membership.view import Cuts
 
 GAIN = 0.9
 """Slices move between the same workers only if the slowest one's time falls below this part of it: speeds jitter."""
@@ -24,6 +26,25 @@ def choose(members: Iterable[WorkerStatus], newcomers: Iterable[WorkerStatus], *
         stay = members[:1]
     fresh = sorted((status for status in newcomers if not status.leaving), key=lambda status: (status.order, status.worker))
     return stay + fresh[: max(0, count - len(stay))]
+
+
+def reaching(chosen: Sequence[WorkerStatus], *, cuts: Cuts) -> list[WorkerStatus]:
+    """Without the hosts that keep the others from reaching each other: those with most cuts go first, then those with the
+    fewest workers, then the newest. Somebody always stays."""
+    workers = Counter(status.agent for status in chosen)
+    first = {status.agent: status.order for status in sorted(chosen, key=lambda status: -status.order)}
+    left: list[frozenset[str]] = [cut for cut in cuts if all(agent in workers for agent in cut)]
+    while left:
+        count = Counter[str](agent for cut in left for agent in cut)
+        worst = max(count, key=lambda agent: (count[agent], -workers[agent], first[agent], agent))
+        del workers[worst]
+        left = [cut for cut in left if worst not in cut]
+    return [status for status in chosen if status.agent in workers]
+
+
+def cut_from(agent: str, others: Iterable[str], *, cuts: Cuts) -> bool:
+    """Whether this agent does not reach one of the others."""
+    return bool(cuts) and any(frozenset((agent, other)) in cuts for other in others)
 
 
 def arrange(chosen: Sequence[WorkerStatus], *, places: Sequence[str]) -> list[WorkerStatus]:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from stretto.core.roster import Roster
-from stretto.membership.placement import arrange, choose, share, worthwhile
+from stretto.membership.placement import arrange, choose, cut_from, reaching, share, worthwhile
 from stretto.membership.status import Phase, WorkerStatus
 from stretto.membership.view import Action, Break, Dismiss, Fail, Lost, Publish, View
 
@@ -159,7 +159,7 @@ def _rescue(view: View, roster: Roster) -> tuple[Action, ...]:
     best = [status for status in holders if status.training and status.tick == top]
     if not best:
         return dismissals
-    best = _without_suspects(roster, best, top=top)
+    best = _without_suspects(view, roster, best, top=top)
     best.sort(key=lambda status: (status.worker in roster.left, status.order))
     slices = _slices(view, best[0])
     members = share(arrange(best[:slices], places=roster.workers), slices=slices)
@@ -183,15 +183,14 @@ def _without_state(view: View, roster: Roster, concerned: list[WorkerStatus]) ->
     return (Lost(),) if _fenced(view, roster) else ()
 
 
-def _without_suspects(roster: Roster, best: list[WorkerStatus], *, top: int) -> list[WorkerStatus]:
-    """Where all of a rescue live, yet it failed at its first tick, some cannot reach each other: go on with fewer."""
+def _without_suspects(view: View, roster: Roster, best: list[WorkerStatus], *, top: int) -> list[WorkerStatus]:
+    """Where all of a rescue live, yet it failed at its first tick, some cannot reach each other: go on with fewer. Where nobody
+    knows between whom the cut is, the newest goes."""
     again = roster.rescue and roster.tick == top and len(best) == len(roster.members)
     if not again or len(best) < 2:
         return best
-    blamed = {status.blames for status in best}
-    suspects = [status for status in best if status.worker in blamed] or best
-    worst = max(suspects, key=lambda status: (sum(one.blames == status.worker for one in best), status.order))
-    return [status for status in best if status is not worst]
+    rest = reaching(best, cuts=view.cuts)
+    return rest if len(rest) < len(best) else sorted(best, key=lambda status: status.order)[:-1]
 
 
 # --- Plans ----------------------------------------------------------------------------------------
@@ -241,7 +240,7 @@ def _begin(view: View, *, number: int, cause: str) -> tuple[Action, ...]:
     if slices < view.least:
         return (Fail(f"slices={slices} allows at most {slices} workers, {view.least} were asked for: raise slices= in "
                      f"job.loader(...) or lower --workers"),)
-    fitting = _fitting(view, reference)
+    fitting = reaching(_fitting(view, reference), cuts=view.cuts)
     refusals = _relics(view) + _refusals(ready, reference, slices=slices)
     chosen = choose((), fitting, count=_count(view, slices))
     if len(chosen) < max(1, view.least):
@@ -290,7 +289,9 @@ def _change(view: View, roster: Roster) -> tuple[Action, ...]:
 def _plan(view: View, roster: Roster, *, base: int, present: Sequence[str]) -> tuple[Publish]:
     members = [view.workers[worker] for worker in present]
     slices = _slices(view, members[0])
-    chosen = choose(members, _fitting(view, members[0]), count=_count(view, slices))
+    agents = {status.agent for status in members}
+    fitting = [status for status in _fitting(view, members[0]) if not cut_from(status.agent, agents, cuts=view.cuts)]
+    chosen = choose(members, reaching(fitting, cuts=view.cuts), count=_count(view, slices))
     ranked = arrange(chosen, places=roster.workers)
     names = {status.worker for status in ranked}
     before = set(present)

@@ -56,8 +56,6 @@ class WorkerStatus:
     """Slices a second, relative to the others."""
     digest: str = ""
     """Of its final state, once it is finished."""
-    blames: str = ""
-    """The worker that it could not reach when it halted by itself, where it knows."""
 
     @property
     def alive(self) -> bool:

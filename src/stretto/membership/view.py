@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from stretto.core.roster import Roster
 from stretto.membership.status import WorkerStatus
 
+Cuts = frozenset[frozenset[str]]
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -28,6 +30,8 @@ class View:
     """Agents that this leader has not seen yet but that may only be late: their absence alone breaks nothing."""
     unfenced: frozenset[str] = field(default=frozenset())
     """Agents that are absent, but not for so long that they must have stopped their workers. Includes `awaited`."""
+    cuts: Cuts = field(default=frozenset())
+    """Pairs of agents that are here, both in touch with the store, and do not reach each other. It may be late."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class Seen:
     def row(self) -> dict[str, Any]:
         job, known = self.job, keys.statuses(self.entries)
         hosts = [{"agent": agent, **{name: card.get(name) for name in ("host", "address", "slots", "folder")},
-                  "draining": bool(card.get("draining")),
+                  "draining": bool(card.get("draining")), "unreached": card.get("unreached") or [],
                   "workers": sum(one.agent == agent and one.phase is not Phase.GONE for one in known.values())}
                  for agent, card in self.agents.items()]
         return {"name": self.name, "state": self.state, "members": self.members, "settled": self.settled,
@@ -128,7 +128,11 @@ class Directory:
 
     async def ask(self, seen: Seen, agent: str, verb: str, **arguments: Any) -> dict[str, Any]:
         host, port = seen.agents[agent]["address"]
-        return await ask((host, int(port)), verb, token=str(seen.job["token"]), timeout_s=ASK_S, **arguments)
+        tls = self._shared.client_tls(agents=True)
+        if seen.job.get("tls") and tls is None:
+            raise UsageError(f"agents of job {seen.name!r} speak TLS: give --store-ca, --store-cert and --store-key here too")
+        tls = tls if seen.job.get("tls") else None
+        return await ask((host, int(port)), verb, token=str(seen.job["token"]), tls=tls, timeout_s=ASK_S, **arguments)
 
     async def _read(self, prefix: str) -> list[Entry]:
         assert self._opened is not None

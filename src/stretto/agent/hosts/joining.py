@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 import secrets
+import ssl
 import time
 import uuid
 from collections.abc import Mapping
@@ -43,6 +44,7 @@ ALIKE = {
     "lease": "another --lease: start all hosts with the same command",
     "fence": "another --fence: start all hosts with the same command",
     "digest_every": "another --digest-every: start all hosts with the same command",
+    "tls": "other TLS options: give --store-ca, --store-cert and --store-key on all hosts or on none",
     "checkpoint": "another --checkpoint: start all hosts with the same command, on storage that all of them see",
 }
 """What the cards of a job's agents must agree on, and what is said where they do not."""
@@ -74,6 +76,8 @@ class Joined:
     run_id: str
     """Of the job's checkpoints."""
     life: int
+    tls: ssl.SSLContext | None = None
+    """For asking other agents, where they speak TLS."""
 
     @property
     def store(self) -> Store:
@@ -90,7 +94,7 @@ def card(options: RunOptions) -> dict[str, Any]:
         raise UsageError(f"{options.script} cannot be read: {error.strerror}") from None
     return {"script": hashlib.sha256(text).hexdigest()[:16], "args": list(options.args), "version": VERSION,
             "least": options.least, "most": options.most, "threads": options.threads, "digest_every": options.digest_every,
-            "lease": timing.lease_s, "fence": timing.fence_s,
+            "lease": timing.lease_s, "fence": timing.fence_s, "tls": options.shared.sealed,
             "checkpoint": options.checkpoints.url if options.checkpoints else None}
 
 
@@ -109,7 +113,7 @@ async def join(options: RunOptions, shared: Shared) -> Joined:
         raise
     slots = shared.slots if shared.slots is not None else min(options.most, default_slots(options.threads))
     return Joined(opened, shared.job, document["id"], document["token"], agent, host, slots, shared.timing(), document["run_id"],
-                  life)
+                  life, shared.client_tls(agents=True))
 
 
 async def _enter(store: Store, options: RunOptions, shared: Shared) -> tuple[dict[str, Any], int]:

@@ -8,30 +8,35 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stretto.agent.hosts.joining import Joined
+from stretto.agent.hosts.reach import Reach
 from stretto.agent.outcome import Outcome
+from stretto.agent.workers.blame import Failure
 from stretto.membership.status import Phase
 
 if TYPE_CHECKING:
     from stretto.agent.supervisor import Supervisor
 
 LOOK_S = 0.2
-FORGOTTEN_S = 60.0
-"""How long an agent stays whose job is no longer known to a store that answers."""
+STRANDED = 3
+"""Times --grace that an agent waits for a store that only lived in another agent, where its workers cannot go on without it."""
 
 
 class Part:
     """Used by the supervisor where it has one."""
 
-    def __init__(self, agent: Supervisor, joined: Joined) -> None:
+    def __init__(self, agent: Supervisor, joined: Joined, *, address: tuple[str, int]) -> None:
+        """`address` is where the other agents reach this one."""
         self.joined = joined
         self._agent = agent
         self._order = 0
         self.leaving: int | None = None
         """The exit code of an agent that is on its way out."""
         self._waiting = False
+        self._reach = Reach(joined, address, others=self._in_touch, tell=self._unreached)
 
     # ---- names
 
@@ -43,6 +48,25 @@ class Part:
         known = (status.order for status in self._agent.council.statuses.values())
         self._order = max(self._order, *known, 0) + 1
         return self._order
+
+    # ---- who is reached
+
+    def doubt(self) -> None:
+        """Something between the hosts has failed here: is it the network?"""
+        self._agent.spawn(self._reach.look())
+
+    def _in_touch(self) -> dict[str, dict[str, Any]]:
+        council = self._agent.council
+        return {} if council.cut_off else {name: card for name, card in council.agents.items() if name != self.joined.agent}
+
+    def _unreached(self, found: dict[str, str]) -> None:
+        recorder, own = self._agent.recorder, self.joined.agent
+        self._agent.council.offer(unreached=sorted(found))
+        for name, problem in found.items():
+            recorder.event("warning", f"agents {own} and {name} do not reach each other, so the job goes on without one of "
+                                      f"them until they do: {problem}")
+        if not found:
+            recorder.event("reached", "this host and the others reach each other again", agent=own)
 
     # ---- going
 
@@ -112,6 +136,26 @@ class Part:
                                         "step: this host ends with what it has")
         agent.ending.conclude()
 
+    async def watch(self) -> None:
+        """A store inside an agent does not come back when that agent is lost. Training goes on without it; but where a rescue or
+        another worker is needed, nobody can say who goes on."""
+        agent, patience_s = self._agent, STRANDED * self._agent.options.grace_s
+        if self.joined.opened.serving is not None or not self.joined.opened.within_an_agent:
+            return
+        quiet = 0.0
+        while quiet < patience_s:
+            await asyncio.sleep(LOOK_S)
+            quiet = quiet + LOOK_S if agent.council.cut_off and not self._goes_on() else 0.0
+        error = (f"the host that holds the store has been out of reach for {patience_s:g} s (three times --grace), and without it "
+                 "the workers that are left cannot agree on how to go on. With --checkpoint on storage that all hosts see, the "
+                 "same command goes on from there; a store that outlives any host is --store etcd://…")
+        agent.ending.end(replace(Outcome.failed(Failure(error)), own=True))
+
+    def _goes_on(self) -> bool:
+        """Whether anybody here trains, or has finished."""
+        return any(worker.status.phase is Phase.FINISHED or (worker.serving and worker.status.halted < max(1, worker.status.roster))
+                   for worker in self._agent.workers.values())
+
     def ended(self, document: dict[str, Any]) -> None:
         """The others have ended the job while this agent was away."""
         state = str(document.get("state", "failed"))
@@ -125,7 +169,3 @@ class Part:
         """Workers of the whole job that train or will, besides one."""
         statuses = self._agent.council.statuses.values()
         return sum(status.alive and status.worker != without for status in statuses)
-
-    def untold(self) -> bool:
-        """Whether anybody of the job has finished, here or elsewhere."""
-        return any(status.phase is Phase.FINISHED for status in self._agent.council.statuses.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import ssl
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,39 @@ class Shared:
             return Path(self.token_file).read_text().strip()
         except (OSError, ValueError) as error:
             raise UsageError(f"--store-token {self.token_file} cannot be read: {error}") from None
+
+    @property
+    def sealed(self) -> bool:
+        """Whether agents speak TLS with each other too: each needs a certificate to show, and a CA to check the other's with."""
+        return self.ca is not None and self.certificate is not None
+
+    def server_tls(self) -> ssl.SSLContext | None:
+        if self.certificate is None or self.key is None:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._load(context)
+        if self.ca is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def client_tls(self, *, agents: bool = False) -> ssl.SSLContext | None:
+        """Of an agent no name is checked: addresses come from the store, and the job's token proves who it is."""
+        if (self.ca is None and self.certificate is None) or (agents and not self.sealed):
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = not agents
+        self._load(context)
+        return context
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        try:
+            if self.ca is not None:
+                context.load_verify_locations(self.ca)
+            if self.certificate is not None:
+                context.load_cert_chain(self.certificate, self.key)
+        except (OSError, ssl.SSLError) as error:
+            raise UsageError("the TLS files of the store cannot be used (--store-ca, --store-cert, --store-key): "
+                             f"{error}") from None
 
     def document(self) -> dict[str, Any]:
         """For `run.json`, which is no place for a password."""

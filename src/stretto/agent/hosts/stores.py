@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import errno
 import socket
-import ssl
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
@@ -67,6 +66,8 @@ class Opened:
     store: Store
     endpoints: tuple[tuple[str, int], ...]
     serving: StoreServer | None = None
+    within_an_agent: bool = False
+    """It is gone for good with the agent that serves it."""
 
     async def close(self) -> None:
         if self.serving is not None:
@@ -97,7 +98,7 @@ async def open_store(shared: Shared, *, serve: bool = True, every_job: bool = Fa
     prefix = "" if every_job else f"{shared.job}/"
     if shared.scheme == "tcp":
         return await _open_tcp(shared, places, prefix=prefix, serve=serve)
-    _client_tls(shared)  # for what it says of files that cannot be used
+    shared.client_tls()  # for what it says of files that cannot be used
     options = EtcdOptions.read(shared.url, job="", ca=_path(shared.ca), certificate=_path(shared.certificate),
                                key=_path(shared.key), answer_s=shared.timing().answer_s)
     if options.user:
@@ -118,10 +119,10 @@ async def _open_tcp(shared: Shared, places: tuple[tuple[str, int], ...], *, pref
     if serve:
         server, store = await _serve(shared, host, port, token=token)
         if server is not None:
-            return Opened(Under(store, prefix), places, server)
-    client = TcpStore(host, port, token=token, answer_s=shared.timing().answer_s, tls=_client_tls(shared))
+            return Opened(Under(store, prefix), places, server, within_an_agent=True)
+    client = TcpStore(host, port, token=token, answer_s=shared.timing().answer_s, tls=shared.client_tls())
     await _reach(client, shared, places, patient_s=REACH_S)
-    return Opened(Under(client, prefix), places)
+    return Opened(Under(client, prefix), places, within_an_agent=True)
 
 
 async def _serve(shared: Shared, host: str, port: int, *, token: str) -> tuple[StoreServer | None, Store]:
@@ -129,7 +130,7 @@ async def _serve(shared: Shared, host: str, port: int, *, token: str) -> tuple[S
     store = EmbeddedStore()
     server = StoreServer(store, token=token)
     try:
-        await server.start(host, port, tls=_server_tls(shared))
+        await server.start(host, port, tls=shared.server_tls())
     except socket.gaierror as error:
         raise UsageError(f"--store {shared.url}: there is no host {host!r} ({error.strerror})") from None
     except OSError as error:
@@ -169,31 +170,3 @@ def _unreached(error: StoreError, shared: Shared, known: Remedy | None) -> str:
 
 def _path(name: str | None) -> Path | None:
     return Path(name) if name is not None else None
-
-
-def _server_tls(shared: Shared) -> ssl.SSLContext | None:
-    if shared.certificate is None or shared.key is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _load(context, shared)
-    if shared.ca is not None:
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
-def _client_tls(shared: Shared) -> ssl.SSLContext | None:
-    if shared.ca is None and shared.certificate is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    _load(context, shared)
-    return context
-
-
-def _load(context: ssl.SSLContext, shared: Shared) -> None:
-    try:
-        if shared.ca is not None:
-            context.load_verify_locations(shared.ca)
-        if shared.certificate is not None:
-            context.load_cert_chain(shared.certificate, shared.key)
-    except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"the TLS files of the store cannot be used (--store-ca, --store-cert, --store-key): {error}") from None

@@ -1,7 +1,7 @@
 """Asking an agent on another host: one request and one answer over TCP, both signed with the job's token.
 
 The asked side sends a random challenge first. The request's signature covers it, so a request cannot be replayed, and the
-answer's covers the request's, so an answer cannot be moved to another one. Nothing is encrypted: see docs/hosts.md.
+answer's covers the request's, so an answer cannot be moved to another one. Where agents have certificates, all of it is under TLS.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import json
 import secrets
+import ssl
 from typing import Any
 
 from stretto.agent.control import Answer, Handler
@@ -36,9 +37,10 @@ class Listener:
         self._open = 0
         self.address = ("", 0)
 
-    async def start(self, host: str) -> tuple[str, int]:
+    async def start(self, host: str, *, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
+        handshake = {"ssl": tls, "ssl_handshake_timeout": IDLE_S} if tls is not None else {}
         try:
-            self._server = await asyncio.start_server(self._serve, host, 0, limit=LINE_BYTES)
+            self._server = await asyncio.start_server(self._serve, host, 0, limit=LINE_BYTES, **handshake)
         except OSError as error:
             raise UsageError(f"this host cannot listen at {host}: {error.strerror}; choose one of its own addresses with "
                              "--interface") from None
@@ -86,12 +88,13 @@ class Unreachable(UsageError):
     """Nobody of the job answers at that address."""
 
 
-async def ask(address: tuple[str, int], verb: str, *, token: str, timeout_s: float = 10.0, **arguments: Any) -> Answer:
+async def ask(address: tuple[str, int], verb: str, *, token: str, tls: ssl.SSLContext | None = None, timeout_s: float = 10.0,
+              **arguments: Any) -> Answer:
     """Raises `Unreachable` where nobody answers, `UsageError` where the agent says no."""
     place = f"{address[0]}:{address[1]}"
     try:
         async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(*address, limit=LINE_BYTES)
+            reader, writer = await asyncio.open_connection(*address, limit=LINE_BYTES, ssl=tls)
             try:
                 answer = await _exchange(reader, writer, json.dumps({"verb": verb, **arguments}), token=token)
             finally:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from stretto.simulation.rosters.world import World
 
 PHASES = list(Phase)
+LOOK_S = 0.5
+"""How long it takes to find out who cannot be reached, and how often it is asked again."""
 
 
 class SimAgent:
@@ -24,6 +26,8 @@ class SimAgent:
         self.name = name
         self.alive = True
         self.draining = False
+        self.unreached: list[str] = []
+        self._looking = False
         self.workers: dict[str, SimWorker] = {}
         self.statuses: dict[str, WorkerStatus] = {}
         self._world = world
@@ -79,7 +83,7 @@ class SimAgent:
                 self._write(replace(self.statuses[name], leaving=True))
 
     def _register(self) -> None:
-        document = {"agent": self.name, "slots": self.slots, "draining": self.draining}
+        document = {"agent": self.name, "slots": self.slots, "draining": self.draining, "unreached": self.unreached}
         self.presence.put(keys.AGENTS + self.name, document)
 
     # ---- what workers say
@@ -90,6 +94,22 @@ class SimAgent:
             return
         for lag in self._world.lags():
             self._world.loop.call_later(lag, self._note, worker.name, facts)
+        if "halted" in facts and not self._looking:
+            self._looking = True
+            self._world.loop.call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        """Who of those that are in the store cannot be reached, until everybody can be."""
+        if not self.alive:
+            return
+        there = keys.under(self.mirror.entries, keys.AGENTS) if self.mirror.trouble is None else {}
+        found = [name for name in there if not self._world.network.both(self.name, name)]
+        if found != self.unreached:
+            self.unreached = found
+            self._register()
+        self._looking = bool(found)
+        if found:
+            self._world.loop.call_later(LOOK_S, self._look)
 
     def measured(self, worker: SimWorker, speed: float) -> None:
         self._write(replace(self.statuses[worker.name], speed=speed))
