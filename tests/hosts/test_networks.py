@@ -89,10 +89,11 @@ def test_packets_that_get_lost_in_one_direction_only(hosts: Cluster, job: Callab
     assert one_history(one)
 
 
+@pytest.mark.long
 def test_two_hosts_that_do_not_reach_each_other_for_long_cost_one_of_them_and_nobody_is_started_in_vain(
     hosts: Cluster, job: Callable[..., Job]
 ) -> None:
-    one = job(paced(epochs=2000))
+    one = job(paced(epochs=800))
     one.start("h1", "--slots", "2")
     one.until_workers(2)
     one.start("h2", "--slots", "2")

@@ -246,6 +246,19 @@ def test_where_hosts_do_not_reach_each_other_one_of_them_goes_with_all_its_worke
     assert len(published(decide(view(first, *halted, broken=4, cuts=cut("bc")))).members) == 5, "it may be mended: tried once"
 
 
+def test_a_rescue_that_cannot_stand_is_given_up_as_soon_as_the_cut_is_known_and_nothing_else_is() -> None:
+    agents = {"w1": "a", "w2": "b"}
+    rescue = roster(4, *agents, agents=agents, rescue=True, tick=5)
+    waiting = [status(name, agent=agent, roster=3, tick=5, halted=3) for name, agent in agents.items()]
+    assert decide(view(rescue, *waiting, broken=3, cuts=cut("ab"))) == (Break(4, "agents a and b do not reach each other"),)
+    assert decide(view(rescue, *waiting, broken=3, cuts=cut("ac"))) == ()
+    entered = [replace(waiting[0], roster=4), waiting[1]]
+    assert decide(view(rescue, *entered, broken=3, cuts=cut("ab"))) == (), "somebody has entered it, so it does stand"
+    plan = roster(4, *agents, agents=agents, base=3, joined=("w2",))
+    training = [status("w1", agent="a", roster=3, tick=5), status("w2", Phase.READY, agent="b")]
+    assert decide(view(plan, *training, cuts=cut("ab"))) == (), "a plan stops nobody: its newcomer gives up"
+
+
 def test_whoever_does_not_reach_those_who_train_is_not_planned_until_it_does() -> None:
     training, last = status("w1", agent="a", roster=3, tick=5), roster(3, "w1", agents={"w1": "a"})
     newcomers = [status("w2", Phase.READY, agent="b"), status("w3", Phase.READY, agent="c")]

@@ -115,7 +115,16 @@ def _trouble(view: View, roster: Roster) -> str:
             return f"worker {member.worker} is gone"
         elif _halted_itself(view, roster, status):
             return f"an exchange failed on worker {member.worker}"
-    return "" if _in_effect(view, roster) else _trouble_of_leavers(view, roster)
+    if _in_effect(view, roster):
+        return ""
+    return _parted(view, roster) or _trouble_of_leavers(view, roster)
+
+
+def _parted(view: View, roster: Roster) -> str:
+    """A rescue with hosts that do not reach each other: it will not stand, and nobody trains until it is given up."""
+    agents = {member.agent for member in roster.members}
+    parted = sorted(" and ".join(sorted(cut)) for cut in view.cuts if cut <= agents)
+    return f"agents {parted[0]} do not reach each other" if parted and roster.rescue and not _entered(view, roster) else ""
 
 
 def _trouble_of_leavers(view: View, roster: Roster) -> str:
