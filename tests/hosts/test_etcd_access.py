@@ -100,7 +100,8 @@ def test_two_agents_train_through_an_etcd_with_users_and_the_password_is_written
     start(one, "h2", "--slots", "1", "--store-token", str(file))
     one.until_workers(2)
     listed = stretto("ps", "--store", one.store, "--json", cwd=one.folder, env=SECRET)
-    assert [row["members"] for row in json.loads(listed.stdout)] == [2], listed.stderr
+    assert listed.returncode == 0, listed.stderr
+    assert [row["members"] for row in json.loads(listed.stdout)] == [2]
     digest = one.finish()
     for agent in one.agents:
         for path in agent.folder.path.rglob("*"):

@@ -16,6 +16,7 @@ from stretto.membership.status import Phase
 from stretto.membership.stores.store import Entry, Put, StoreError
 
 ASK_S = 5.0
+"""Nobody's lease hangs on these answers: a store or an agent that is busy may take its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class Directory:
         self._opened: Opened | None = None
 
     async def __aenter__(self) -> Directory:
-        self._opened = await open_store(self._shared, serve=False, every_job=True)
+        self._opened = await open_store(self._shared, serve=False, every_job=True, answer_s=ASK_S)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -92,15 +92,17 @@ def endpoints(url: str) -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
-async def open_store(shared: Shared, *, serve: bool = True, every_job: bool = False) -> Opened:
-    """Raises `UsageError` that names what cannot be reached, within seconds. With `every_job` keys begin with the job's name."""
+async def open_store(shared: Shared, *, serve: bool = True, every_job: bool = False, answer_s: float | None = None) -> Opened:
+    """Raises `UsageError` that names what cannot be reached, within seconds. With `every_job` keys begin with the job's name.
+    An answer may take as long as the job's leases allow, or `answer_s`."""
+    answer_s = answer_s or shared.timing().answer_s
     places = endpoints(shared.url)
     prefix = "" if every_job else f"{shared.job}/"
     if shared.scheme == "tcp":
-        return await _open_tcp(shared, places, prefix=prefix, serve=serve)
+        return await _open_tcp(shared, places, prefix=prefix, serve=serve, answer_s=answer_s)
     shared.client_tls()  # for what it says of files that cannot be used
     options = EtcdOptions.read(shared.url, job="", ca=_path(shared.ca), certificate=_path(shared.certificate),
-                               key=_path(shared.key), answer_s=shared.timing().answer_s)
+                               key=_path(shared.key), answer_s=answer_s)
     if options.user:
         options = replace(options, password=shared.password())
     store = EtcdStore(options, tls=shared.scheme == "etcds")
@@ -108,7 +110,7 @@ async def open_store(shared: Shared, *, serve: bool = True, every_job: bool = Fa
     return Opened(Under(store, prefix), places)
 
 
-async def _open_tcp(shared: Shared, places: tuple[tuple[str, int], ...], *, prefix: str, serve: bool) -> Opened:
+async def _open_tcp(shared: Shared, places: tuple[tuple[str, int], ...], *, prefix: str, serve: bool, answer_s: float) -> Opened:
     if len(places) != 1:
         raise UsageError(f"--store {shared.url!r} names {len(places)} addresses: a tcp store has one, the agent's that serves it")
     token = shared.token()
@@ -120,7 +122,7 @@ async def _open_tcp(shared: Shared, places: tuple[tuple[str, int], ...], *, pref
         server, store = await _serve(shared, host, port, token=token)
         if server is not None:
             return Opened(Under(store, prefix), places, server, within_an_agent=True)
-    client = TcpStore(host, port, token=token, answer_s=shared.timing().answer_s, tls=shared.client_tls())
+    client = TcpStore(host, port, token=token, answer_s=answer_s, tls=shared.client_tls())
     await _reach(client, shared, places, patient_s=REACH_S)
     return Opened(Under(client, prefix), places, within_an_agent=True)
 
