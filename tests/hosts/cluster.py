@@ -213,7 +213,7 @@ class Cluster:
         if text not in self._references:
             (job.folder / "fast").touch()
             done = subprocess.run([sys.executable, str(job.script), *job.args], env=environment(), text=True,
-                                  cwd=job.folder, capture_output=True, check=True, timeout=GUARD_S)
+                                  cwd=job.folder, capture_output=True, check=True, timeout=4 * GUARD_S)  # it is long
             found = re.search(r"digest (\w+)", done.stdout)
             assert found, done.stdout
             self._references[text] = found[1]
