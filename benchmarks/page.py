@@ -30,10 +30,12 @@ ratios; the absolute times are those of the machine named with each table. Where
 
 REASONS = {
     "checkpoint": """\
-Why it costs more than 5%: both cores are busy with training, so a save has none of its own. A worker's half of the
-state (600 MB) takes 0.14 s of CPU to copy, 0.46 s to hash and 1.3 s to write through the page cache and out to the
-disk, together 4.8% of a window of 20 steps (40 s). Writing without the page cache would save most of the last part;
-it is not done yet.""",
+The table was measured when shards still went through the page cache. Both cores are busy with training, so a save has
+none of its own, and all its CPU is taken from the steps: the thread that saves a worker's half of the state (600 MB)
+took 1.0 to 1.4 s, besides the kernel's threads that write the cache out. Since then shards of 16 MB and more are
+written past it (O_DIRECT): 0.49 s (0.07 to copy, 0.40 to hash with the processor's SHA instructions, 0.02 to write),
+1.2% of a window of 20 steps (40 s), and there is no cache to write out. The ratio of step times has not been measured
+again on a quiet machine yet: `make bench-checkpoint`.""",
     "policies": """\
 What is missed, and why. With nothing known of lengths, `goodput` serves by attained service, and the long jobs that
 make up half of the total wait no less than under `pollux`; what finished jobs of the same application took
