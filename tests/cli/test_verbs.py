@@ -233,6 +233,17 @@ def test_plot_draws_a_png_of_one_or_more_runs(call, tmp_path: Path) -> None:
     assert (tmp_path / "both.png").stat().st_size > 10_000
 
 
+def test_curves_over_each_other_are_said_to_be_one_or_where_they_part() -> None:
+    from stretto.cli.plot import likeness
+
+    one, longer, other = {0: 0.5, 1: 0.1}, {0: 0.5, 1: 0.1, 2: 0.3}, {0: 0.5, 1: 0.1 + 2**-54, 2: float("nan")}
+    assert likeness([one]) == ""
+    assert likeness([one, longer]) == "the same values at all 2 steps"
+    assert likeness([longer, other]) == "other values from step 1 on"
+    assert likeness([{2: float("nan")}, other]) == "the same values at all 1 steps"
+    assert likeness([one, {7: 1.0}]) == "no step in common"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [(["--metric", "speed"], "no logged value 'speed': it has loss, accuracy"), (["-o", "/nowhere/p.png"], "cannot be written")],

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +20,8 @@ matplotlib.use("Agg")
 MARKED = {"died": "x", "frozen": "*", "hung": "*", "silent": "*", "crashed": "x", "refused": "s"}
 """Events that are drawn, and their marks."""
 STYLES = ("-", "--", ":", "-.")
+WIDE = 100.0
+"""Values whose largest is so many times the smallest are drawn on a logarithmic scale."""
 
 
 def command(
@@ -40,6 +43,7 @@ def draw(folders: Sequence[RunFolder], path: Path, *, metric: str | None = None)
 
     histories = {folder.name: lives(folder.records()) for folder in folders}
     figure, (curves, workers) = pyplot.subplots(2, 1, figsize=(10, 7), height_ratios=(2, 1), layout="constrained")
+    drawn: list[dict[int, float]] = []
     try:
         for place, (name, records) in enumerate(histories.items()):
             commits = [one for one in records if isinstance(one, Commit)]
@@ -47,22 +51,43 @@ def draw(folders: Sequence[RunFolder], path: Path, *, metric: str | None = None)
                 raise UsageError(f"run {name!r} has not committed a step yet: there is nothing to plot")
             chosen = _metric(commits, metric, name)
             style = STYLES[place % len(STYLES)]
-            curves.plot([one.step for one in commits], [one.metrics.get(chosen, float("nan")) for one in commits],
-                        style, label=name, linewidth=2.2 if place == 0 else 1.4)
+            values = {one.step: one.metrics.get(chosen, float("nan")) for one in commits}
+            curves.plot(list(values), list(values.values()), style, label=name, linewidth=2.6 if place == 0 else 1.4)
+            drawn.append(values)
             curves.set_ylabel(chosen)
             _workers(workers, records, commits, style=style, label=name, detailed=place == 0)
+        curves.set_title(likeness(drawn))
+        curves.set_yscale(_scale(drawn))
         curves.set_xlabel("step")
-        curves.legend()
-        curves.grid(alpha=0.3)
+        curves.legend(frameon=False)
         workers.set_xlabel("seconds")
+        workers.set_xlim(left=0)
         workers.set_ylabel("workers")
         workers.yaxis.get_major_locator().set_params(integer=True)
-        workers.grid(alpha=0.3)
+        for axes in (curves, workers):
+            axes.grid(alpha=0.3)
+            axes.spines[["top", "right"]].set_visible(False)
         figure.savefig(path, dpi=110)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}: choose another place with --output") from error
     finally:
         pyplot.close(figure)
+
+
+def likeness(drawn: Sequence[Mapping[int, float]]) -> str:
+    """What several curves laid over each other do not show: whether they are one."""
+    if len(drawn) < 2:
+        return ""
+    common = sorted(set.intersection(*(set(values) for values in drawn)))
+    other = next((step for step in common if len({repr(values[step]) for values in drawn}) > 1), None)
+    if not common:
+        return "no step in common"
+    return f"the same values at all {len(common)} steps" if other is None else f"other values from step {other} on"
+
+
+def _scale(drawn: Sequence[Mapping[int, float]]) -> str:
+    finite = [value for values in drawn for value in values.values() if math.isfinite(value)]
+    return "log" if finite and min(finite) > 0 and max(finite) > WIDE * min(finite) else "linear"
 
 
 def _metric(commits: Sequence[Commit], wanted: str | None, name: str) -> str:
@@ -82,8 +107,14 @@ def _workers(axes: Any, records: Sequence[Record], commits: Sequence[Commit], *,
     if not detailed:
         return
     for one in records:
-        if isinstance(one, Switch) and one.cause != "start":
-            axes.annotate(f"{one.cause}\n{one.pause_ms:.0f} ms", (one.t - began, one.workers), fontsize=7, ha="center", va="bottom")
+        if isinstance(one, Switch) and one.cause not in ("start", "balance"):
+            _say(axes, f"{one.cause}\n{one.pause_ms:.0f} ms", (one.t - began, one.workers), va="bottom")
         elif isinstance(one, Event) and one.what in MARKED:
-            axes.plot([one.t - began], [0.3], MARKED[one.what], color="crimson", markersize=8)
-            axes.annotate(f"{one.worker} {one.what}", (one.t - began, 0.3), fontsize=7, color="crimson", ha="left", va="bottom")
+            axes.plot([one.t - began], [0.35], MARKED[one.what], color="crimson", markersize=6)
+            _say(axes, f"{one.worker} {one.what}", (one.t - began, 0.35), va="center", color="crimson")
+
+
+def _say(axes: Any, text: str, where: tuple[float, float], *, va: str, color: str = "black") -> None:
+    """To the right of the place, so that no line goes through it."""
+    axes.annotate(text, where, xytext=(5 if va == "center" else 2, 2 if va == "bottom" else 0), textcoords="offset points",
+                  fontsize=7, color=color, ha="left", va=va)
