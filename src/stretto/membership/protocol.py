@@ -95,7 +95,7 @@ def _ended_early(view: View, roster: Roster) -> str:
     names = ", ".join(sorted({status.worker for status in later})[:4])
     return (f"script ended on worker {first.worker} at tick {first.tick} while others went on ({names} at tick "
             f"{max(status.tick or 0 for status in later)}): every worker has to run the same steps, so the end of the "
-            f"script must not depend on the worker")
+            f"script must not depend on the worker; epochs are counted by job.epochs, which tells newcomers the others'")
 
 
 # --- Breaking -------------------------------------------------------------------------------------
