@@ -47,9 +47,10 @@ has such a job itself).""",
 """What profiles have shown of bars that are missed; shown only while one of that benchmark is."""
 REMARKS = {
     "noise": """\
-Two runs of seven turns on 2026-11-16 gave 1.056 and 0.926 (the table is the later one): neighbouring turns of this
-machine differ by more than what is measured. By CPU time, a measured step takes two sweeps over gradients and second
-moments (52 ms each, one step in 16), and every step half a norm of the gradient (6 ms): 0.9% of a step.""",
+The machine was busy with other work during this run (see its load; 60 measured steps, so the intervals are rough). A shorter
+trial at load 26, 19 pairs, had 1.049 on the clock without its fits and 1.004 by CPU time: on such a machine the CPU time is
+the figure to trust, and a quiet run with the default of 300 steps is still to be had. The older way, turns of sixteen steps
+of two jobs, gave 1.056 and 0.926 in two runs.""",
 }
 """What a table alone would not say."""
 

@@ -319,6 +319,16 @@ def test_a_step_that_does_not_fit_into_memory_is_computed_again_in_parts(launch:
     assert again.result["digest"] == run.result["digest"]
 
 
+def test_a_run_that_was_out_of_memory_is_replayed_to_its_digest(launch: Launch):
+    text = script(TIGHT, policy="stretto.Adaptive(start=64, at_most=64)", rule="stretto.AdaScale()", epochs=1)
+    run = launch(text, "--workers", "1", name="first")
+    assert run.end() == 0, run.output()
+    assert run.events("memory")
+    again = launch(text, "--workers", "2", "--replay", "first", name="again")
+    assert again.end() == 0, again.output()
+    assert not again.events("memory"), "the plan has the parts, so there is nothing to run out of"
+
+
 def test_a_sample_that_does_not_fit_by_itself_fails_the_job(launch: Launch):
     run = launch(script("""
         def trouble(step, x):

@@ -146,10 +146,12 @@ class Planning:
         policy = self._policies.get(loader.number)
         if policy is None:
             return
-        decision = self._decide(loader, policy)
-        if decision.batch != loader.batch or decision.parts != self._parts[loader.number]:
+        decision, before = self._decide(loader, policy), loader.batch
+        loader.batch = decision.batch
+        parts = decision.parts if self._replay is None else self._relived(loader, decision.parts)
+        if decision.batch != before or parts != self._parts[loader.number]:
             self._since[loader.number] = 0
-        loader.batch, self._parts[loader.number] = decision.batch, decision.parts
+        self._parts[loader.number] = parts
         if self.rate is not None:
             self.rate.begin(decision.batch)
         self._tell(loader, decision)
@@ -166,6 +168,17 @@ class Planning:
             return decided or Decision(loader.batch, parts, "start" if loader.batch == policy.start else "as it was")
         return next_batch(policy, Situation(workers=self.job.workers, slices=loader.slices, samples=loader.source.size,
                                             room=self._room[number]))
+
+    def _relived(self, loader: Loader, parts: int) -> int:
+        """The parts of a replayed step. More than memory is known to ask for: the run before ran out of it in this step, and the
+        state, which the digest is of, learns now what it learned then."""
+        number, count = loader.number, loader.count()
+        if parts <= parts_for(loader.batch, slices=loader.slices, room=self._room[number]):
+            return parts
+        if not count:  # that step is the next epoch's first
+            return self._parts[number]
+        self._limit(number, count=count, slices=loader.slices, parts=parts)
+        return parts
 
     def _tell(self, loader: Loader, decision: Decision) -> None:
         plan = (decision.batch, decision.parts)
@@ -324,10 +337,14 @@ class Planning:
         if part <= 1 and parts > 1 and step.parts >= part:
             return
         step.parts = min(parts, part)
-        self._parts[number] = step.parts
-        self._room[number] = -(-part // step.parts)
+        self._limit(number, count=step.count, slices=step.loader.slices, parts=step.parts)
         self._tell(step.loader, Decision(step.loader.batch, step.parts,
                                          f"out of memory: at most {self._room[number]} samples at a time"))
+
+    def _limit(self, number: int, *, count: int, slices: int, parts: int) -> None:
+        """Of a slice of so many samples, no more than one of these parts is computed at a time from now on."""
+        part = -(-count // slices)
+        self._parts[number], self._room[number] = parts, -(-part // parts)
 
     def carried(self) -> dict[str, Any]:
         """What a script that is started again in this process needs besides the shared state."""
