@@ -41,8 +41,8 @@ What is missed, and why. With nothing told of lengths `goodput` learns them from
 longest jobs: on the workload with 14 of one long kind it is no better than `pollux`, on the other three 10 to 11% better.
 With declared lengths the average at load 1.0 stays above its bar: pauses alone, with doubling up from one worker, are 10%
 of it, and the makespan's bar forbids that the longest jobs pay for the others' average (docs/policies.md has the account).
-At loads 1.5 and 2.0 the makespan is above its bar by up to 0.8%: the last job's end counts twice in the objective, and a
-larger weight costs the average more than it brings there.""",
+At loads 1.5 and 2.0 the makespan is above its bar by up to 0.8%: the last job's end counts once more in the objective, and
+what a larger weight would cost the average was not measured.""",
 }
 """What profiles have shown of bars that are missed; shown only while one of that benchmark is."""
 REMARKS = {
