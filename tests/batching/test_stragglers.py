@@ -142,6 +142,11 @@ def test_slices_of_a_millisecond_are_not_judged():
     assert isinstance(judge(Config(), state, even()), Keep)
 
 
+def test_a_slow_worker_among_slices_of_a_millisecond_is_judged():
+    state = watched({"a": 0.001, "b": 0.001, "c": 0.001, "d": 0.1})
+    assert isinstance(judge(Config(), state, even()), Rebalance)
+
+
 def test_an_unknown_mode_is_refused_with_the_known_ones():
     assert parse_mode("replace") == "replace"
     with pytest.raises(UsageError, match="'evict' is not one of rebalance, replace, ignore"):

@@ -172,3 +172,10 @@ def test_a_faster_kind_of_node_is_used_by_the_job_that_gains_from_it() -> None:
     answer = goodput([quick, same_], cluster, Allocation(), 600.0)
     assert answer.of("gains")[0][0] == "new"
     assert answer.of("same")[0][0] == "old"
+
+
+def test_a_job_whose_last_change_nobody_can_tell_grows_into_free_slots() -> None:
+    """The clock was set back: the job arrives tomorrow, and when it changed is not known."""
+    known = job("j", arrival_s=86400.0, most=2, profiled=2, models={"default": model(sync=0.1)}, pause_s=5.0)
+    (one,) = nodes(1, 2)
+    assert goodput([known], [one], Allocation({"j": ((one.name, 1),)}), 0.0).workers("j") == 2

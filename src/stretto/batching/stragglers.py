@@ -27,7 +27,7 @@ class Config:
     slow: float = 1.25
     """A pace above this makes a straggler (0.8 of the median's speed)."""
     shortest_s: float = 0.005
-    """Slices that take less than this are not judged: what differs then is the machine's jitter, not the workers."""
+    """Slices that take less than this count as taking this long: what differs then is the machine's jitter, not the workers."""
     steps: int = 10
     """Steps that a pace has to be measured over before it counts, and between two changes."""
     gain: float = 1.12
@@ -97,12 +97,10 @@ def parse_mode(text: str) -> Mode:
 
 def observe(config: Config, state: State, slice_s: Mapping[str, float]) -> State:
     """After one step: the seconds a slice took on each worker of the roster. Those who left are forgotten."""
-    usable = {worker: seconds for worker, seconds in slice_s.items() if 0 < seconds < float("inf")}
+    usable = {worker: max(seconds, config.shortest_s) for worker, seconds in slice_s.items() if 0 < seconds < float("inf")}
     if not usable:
         return state
     median = statistics.median(usable.values())
-    if median < config.shortest_s:
-        return state
     paces = {worker: state.paces.get(worker, Pace()).after(usable[worker] / median, weight=config.weight)
              if worker in usable else state.paces.get(worker, Pace()) for worker in slice_s}
     slow_for = {worker: state.slow_for.get(worker, 0) + 1 for worker, pace in paces.items()

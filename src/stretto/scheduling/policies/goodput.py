@@ -159,7 +159,7 @@ def _factors(setting: Setting, tuning: Tuning) -> tuple[Floats, Floats]:
     spent = np.array([job.restarts for job in setting.jobs]) * pause
     life = np.maximum(age - spent, 0.0) / np.maximum(age + pause, 1e-9)
     new = np.clip(np.maximum(life, 1.0 - pause / max(tuning.horizon_s, 1e-9)), 0.0, 1.0)
-    since = np.array([setting.time_s - (job.arrival_s if job.changed_s is None else job.changed_s) for job in setting.jobs])
+    since = np.array([np.inf if job.changed_s is None else setting.time_s - job.changed_s for job in setting.jobs])
     # Half at least: a job that has just changed still makes room for one that brings twice as much.
     again = np.clip(1.0 - pause / np.maximum(since, 1e-9), 0.5, tuning.patience)
     return new[:, None], again[:, None]
