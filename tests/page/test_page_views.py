@@ -329,6 +329,7 @@ def test_marks_of_an_axis_are_as_far_apart_as_they_say(server: Running, windows:
     marks = sorted(float(text) for text in one.page.evaluate(texts))
     assert {round(after - before, 6) for before, after in pairwise(marks)} == {0.025}
     counts = "() => (window.kept.get('Workers and pauses') ?? []).filter(text => /^[0-9.]+$/.test(text))"
+    one.until(lambda: one.page.evaluate(counts), what="the workers are drawn")  # one chart a frame: not with the loss
     assert set(one.page.evaluate(counts)) == {"0", "1"}, "there is no half a worker"
 
 
