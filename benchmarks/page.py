@@ -29,13 +29,6 @@ ratios; the absolute times are those of the machine named with each table. Where
 """
 
 REASONS = {
-    "checkpoint": """\
-The table was measured when shards still went through the page cache. Both cores are busy with training, so a save has
-none of its own, and all its CPU is taken from the steps: the thread that saves a worker's half of the state (600 MB)
-took 1.0 to 1.4 s, besides the kernel's threads that write the cache out. Since then shards of 16 MB and more are
-written past it (O_DIRECT): 0.49 s (0.07 to copy, 0.40 to hash with the processor's SHA instructions, 0.02 to write),
-1.2% of a window of 20 steps (40 s), and there is no cache to write out. The ratio of step times has not been measured
-again on a quiet machine yet: `make bench-checkpoint`.""",
     "policies": """\
 What is missed, and why. With nothing told of lengths `goodput` learns them from what it sees end, which comes late for the
 longest jobs: on the workload with 14 of one long kind it is no better than `pollux`, on the other three 10 to 11% better.
@@ -46,6 +39,11 @@ what a larger weight would cost the average was not measured.""",
 }
 """What profiles have shown of bars that are missed; shown only while one of that benchmark is."""
 REMARKS = {
+    "checkpoint": """\
+Both cores are busy with training, so a save has none of its own: all its CPU is taken from the steps. Shards of 16 MB and
+more are written past the page cache (O_DIRECT), so the thread that saves a worker's half of the state (600 MB) takes 0.49 s
+of CPU: 0.07 to copy, 0.40 to hash with the processor's SHA instructions, 0.02 to write. Through the cache it took 1.0 to
+1.4 s, besides the kernel's own threads, and the ratio was 1.061.""",
     "noise": """\
 The machine was busy with other work during this run (see its load; 60 measured steps, so the intervals are rough). A shorter
 trial at load 26, 19 pairs, had 1.049 on the clock without its fits and 1.004 by CPU time: on such a machine the CPU time is
