@@ -43,12 +43,10 @@ REMARKS = {
 Both cores are busy with training, so a save has none of its own: all its CPU is taken from the steps. Shards of 16 MB and
 more are written past the page cache (O_DIRECT), so the thread that saves a worker's half of the state (600 MB) takes 0.49 s
 of CPU: 0.07 to copy, 0.40 to hash with the processor's SHA instructions, 0.02 to write. Through the cache it took 1.0 to
-1.4 s, besides the kernel's own threads, and the ratio was 1.061.""",
+1.4 s, besides the kernel's own threads, and the ratio was 1.061 (on a slower machine).""",
     "noise": """\
-The machine was busy with other work during this run (see its load; 60 measured steps, so the intervals are rough). A shorter
-trial at load 26, 19 pairs, had 1.049 on the clock without its fits and 1.004 by CPU time: on such a machine the CPU time is
-the figure to trust, and a quiet run with the default of 300 steps is still to be had. The older way, turns of sixteen steps
-of two jobs, gave 1.056 and 0.926 in two runs.""",
+Measuring is on and off in turns inside one job. An older way, turns of sixteen steps of two jobs, could not resolve the bar:
+1.056 and 0.926 in two runs.""",
 }
 """What a table alone would not say."""
 
