@@ -43,10 +43,13 @@ REMARKS = {
 Both cores are busy with training, so a save has none of its own: all its CPU is taken from the steps. Shards of 16 MB and
 more are written past the page cache (O_DIRECT), so the thread that saves a worker's half of the state (600 MB) takes 0.49 s
 of CPU: 0.07 to copy, 0.40 to hash with the processor's SHA instructions, 0.02 to write. Through the cache it took 1.0 to
-1.4 s, besides the kernel's own threads, and the ratio was 1.061 (on a slower machine).""",
+1.4 s, besides the kernel's own threads. The ratio was 1.061 then, on another and slower machine: how much of the difference
+is the writer's was not measured there.""",
     "noise": """\
 Measuring is on and off in turns inside one job. An older way, turns of sixteen steps of two jobs, could not resolve the bar:
-1.056 and 0.926 in two runs.""",
+1.056 and 0.926 in two runs. The first fit of a job is left out: it imports scipy and happens once. That was decided after a
+trial of 40 steps on a busy machine (load 26) that counted it: 1.066 on the clock, 1.090 by CPU time; another such trial
+without it had 0.991 and 1.006.""",
 }
 """What a table alone would not say."""
 
