@@ -42,7 +42,7 @@ class Models:
         if job.models or seen is None:
             return job
         if self._fitted.get(job.name, (None, None))[0] != seen and time.monotonic() < until:
-            self._fitted[job.name] = (seen, from_speeds(*seen, most=job.most))
+            self._fitted[job.name] = (seen, from_speeds(*seen))
         model = self._fitted.get(job.name, (None, None))[1]
         return replace(job, models={kind: model}) if model is not None else job
 

@@ -62,7 +62,7 @@ def span_s(rows: list[dict[str, Any]]) -> float:
 def simulated(place: int, row: dict[str, Any]) -> SimJob | None:
     batch, steps = row["batch"], row["steps"]
     speeds = [(int(workers), float(speed)) for workers, speed in row["throughput"].items()]
-    model = from_speeds(batch, speeds, most=row["max_workers"]) if batch and steps and speeds else None
+    model = from_speeds(batch, speeds) if batch and steps and speeds else None
     if model is None:
         return None
     application = Synthetic(row["name"], model.throughput, batch, batch, float(steps))

@@ -144,8 +144,8 @@ def _rough(speed: float) -> float:
     return 1.05 ** round(math.log(speed, 1.05)) if speed > 0 else 0.0
 
 
-def from_speeds(batch: int, speeds: Sequence[tuple[int, float]], *, most: int) -> GoodputModel | None:
-    """A model for a fixed batch from measured speeds alone."""
+def from_speeds(batch: int, speeds: Sequence[tuple[int, float]]) -> GoodputModel | None:
+    """A model for a fixed batch from measured speeds alone. Limits are not in it: a pin comes and goes, what was measured stays."""
     alone = dict(speeds).get(1)
     seen = [
         Observation(1, workers, max(1, batch // workers), batch / (alone * workers) if alone else batch / speed, batch / speed)
@@ -154,7 +154,7 @@ def from_speeds(batch: int, speeds: Sequence[tuple[int, float]], *, most: int) -
     ]
     if not seen:
         return None
-    found = GoodputModel(fit(seen), 1.0, 0.0, BatchRange(batch, batch, fixed=batch, local_low=max(1, batch // max(most, 1))))
+    found = GoodputModel(fit(seen), 1.0, 0.0, BatchRange(batch, batch, fixed=batch))
     return found if found.sane else None
 
 
