@@ -15,7 +15,7 @@ import uvicorn
 
 from stretto.clusters.base import Assignment, NodeInfo, Seen, Sighting
 from stretto.server import app
-from stretto.server.running import _listen, address, login
+from stretto.server.running import address, listen, login
 from stretto.server.settings import Settings
 
 
@@ -65,7 +65,7 @@ class Fleeting:
 def main() -> None:
     settings = Settings(home=Path(sys.argv[1]), port=0, policy="fifo", interval_s=1.0, rate=1e6, most_jobs=2000)
     server = app.build(settings, cluster=Fleeting())
-    listening = _listen(settings)
+    listening = listen(settings)
     port = listening.getsockname()[1]
     token = login(server, port=port)
     print(json.dumps([address(settings, port), token]), flush=True)

@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import socket
 from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -21,6 +23,8 @@ from stretto.server.jobs.book import Book
 from stretto.server.jobs.known import Known
 from stretto.server.jobs.state import Record
 from stretto.server.models import JobState, JobSummary, Progress
+from stretto.server.running import listen
+from stretto.server.settings import Settings
 from stretto.server.spec import JobSpec
 from stretto.server.storage.records import Storage
 
@@ -123,3 +127,24 @@ def test_no_request_waits_for_a_thread_before_it_begins(part: object) -> None:
         assert isinstance(route, APIRoute)
         calls = [route.endpoint, *(one.call for one in dependencies(route.dependant))]
         assert all(inspect.iscoroutinefunction(call) for call in calls), f"{route.path}: {calls}"
+
+
+def test_answers_are_sent_at_once(tmp_path: Path) -> None:
+    """Else every answer on a kept connection waits for the other side's delayed acknowledgement: 40 ms each on Linux."""
+
+    async def prompt(listening: socket.socket) -> bool:
+        seen: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            seen.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        async with await asyncio.start_server(answer, sock=listening):
+            _, writer = await asyncio.open_connection(*listening.getsockname())
+            found = await seen
+            writer.close()
+            return bool(found)
+
+    assert asyncio.run(prompt(listen(Settings(home=tmp_path, port=0))))
+    careless = socket.create_server(("127.0.0.1", 0))
+    assert not asyncio.run(prompt(careless)), "a control: a socket without a protocol's number is not known to be TCP"

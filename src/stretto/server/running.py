@@ -24,7 +24,7 @@ SWITCH_S = 0.0005
 def serve(settings: Settings, *, say: Callable[[str, str], None]) -> None:
     """Runs a server. `say(url, token)` is called when it listens."""
     server = build(settings)
-    listening = _listen(server.settings)
+    listening = listen(server.settings)
     port = listening.getsockname()[1]
     token = login(server, port=port)
     app = create_app(server, port=port)
@@ -47,9 +47,10 @@ def serve(settings: Settings, *, say: Callable[[str, str], None]) -> None:
     uvicorn.Server(config).run(sockets=[listening])
 
 
-def _listen(settings: Settings) -> socket.socket:
+def listen(settings: Settings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    # Named, not 0: asyncio sends at once (TCP_NODELAY) only where it knows that it is TCP. Else answers wait for delayed ACKs.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((settings.host, settings.port))
