@@ -274,6 +274,7 @@ def test_a_job_file_keeps_texts_as_they_are_written() -> None:
     ("x: &a [1]\ny: *a\n", "anchors and aliases"),
     ("- a\n- b\n", "this is a list"), ("", "this is empty"), ("name: [\n", "job.yaml:2:"), ("{" * 10_000, "job.yaml"),
     (GOOD.replace("[python, train.py, --lr, 0.10]", "[]"), "run is empty"),
+    (GOOD.replace("--lr", ", ".join(["x" * 4000] * 20)), "at most 65536: put long scripts and values into files"),
     (GOOD + "priority: 1000\n", "job.yaml:7: priority: Input should be less than or equal to 100"),
 ])  # fmt: skip
 def test_a_mistake_in_a_job_file_names_line_key_and_fix(text: str, words: str) -> None:

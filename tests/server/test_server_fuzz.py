@@ -24,6 +24,8 @@ from server_harness import until
 REQUESTS = int(os.environ.get("STRETTO_FUZZ_REQUESTS", "2000"))
 OPERATIONS = 35
 SENDERS = 2
+FILLED = 20_000
+"""Requests after which everything that the server keeps a bounded number of (recent events, statements, tables) is full."""
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 
 
@@ -85,6 +87,7 @@ def test_hostile_requests_cause_no_server_error_no_hang_and_no_growth(target: tu
     url, token, pid, errors = target
     before = memory_mb(pid)
     sent, runs = 0, 0
+    full: float | None = None
     with ThreadPoolExecutor(SENDERS) as senders:
         while sent < REQUESTS:
             wanted = (REQUESTS - sent) // SENDERS
@@ -97,9 +100,14 @@ def test_hostile_requests_cause_no_server_error_no_hang_and_no_growth(target: tu
                 sent += count
             runs += SENDERS
             print(f"{sent} requests in {runs} runs, {memory_mb(pid) - before:.0f} MB more", flush=True)
+            if full is None and sent >= FILLED:
+                full = memory_mb(pid)
     until(lambda: _ready(url), what="it still answers")
     grown = memory_mb(pid) - before
-    assert grown < 120, f"{sent} requests have cost {grown:.0f} MB"
+    assert grown < 40, f"{sent} requests have cost {grown:.0f} MB"
+    if full is not None:
+        more = memory_mb(pid) - full
+        assert more < 10, f"what is bounded was full after {FILLED} requests, and {more:.0f} MB came after that"
     assert "Traceback" not in errors.read_text()
 
 

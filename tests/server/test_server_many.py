@@ -15,7 +15,7 @@ import pytest
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
-from stretto.server.api.hub import HERE, KEEPALIVE_S, Hub
+from stretto.server.api.hub import HERE, KEEPALIVE_S, MOST_RECENT, Hub
 from stretto.server.api.lines import Lines
 from stretto.server.api.routes import cluster, health, jobs, policies, runs, stream, tokens
 from stretto.server.jobs import journal
@@ -26,7 +26,7 @@ from stretto.server.models import JobState, JobSummary, Progress
 from stretto.server.running import listen
 from stretto.server.settings import Settings
 from stretto.server.spec import JobSpec
-from stretto.server.storage.records import Storage
+from stretto.server.storage.records import Storage, Stored
 
 SPEC = JobSpec.model_validate({"name": "digits", "run": ["python", "train.py"], "elastic": {"min": 1, "max": 4}})
 ONE = "j-aaaaaaaaaaaa"
@@ -148,3 +148,12 @@ def test_answers_are_sent_at_once(tmp_path: Path) -> None:
     assert asyncio.run(prompt(listen(Settings(home=tmp_path, port=0))))
     careless = socket.create_server(("127.0.0.1", 0))
     assert not asyncio.run(prompt(careless)), "a control: a socket without a protocol's number is not known to be TCP"
+
+
+def test_a_reader_who_comes_back_is_told_from_memory_only_what_is_still_there() -> None:
+    hub = Hub(summary=lambda job, tenant: None, allocation=lambda tenant: "{}", event=lambda one: "{}")
+    hub.publish([Stored(number, ONE, "mine", 0.0, "resized", "", {}) for number in range(1, MOST_RECENT + 11)])
+    assert [one.id for one in hub.since(MOST_RECENT + 8) or ()] == [MOST_RECENT + 9, MOST_RECENT + 10]
+    assert len(hub.since(10) or ()) == MOST_RECENT, "all that is kept"
+    assert hub.since(9) is None, "the database has to be asked: memory is bounded"
+    assert hub.since(MOST_RECENT + 10) == []

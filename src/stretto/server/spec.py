@@ -18,6 +18,8 @@ Text = Annotated[str, StringConstraints(max_length=8192)]
 Argument = Annotated[str, StringConstraints(max_length=4096)]
 
 MOST_WORKERS = 4096
+MOST_SPEC = 64 << 10
+"""Bytes of a whole job file as JSON. A server keeps all of its jobs in memory, and there may be thousands."""
 MASK = "********"
 SECRET = re.compile(r"(secret|token|passw|credential|api_?key|private|auth|_key$|^key$|cookie|session|dsn)", re.IGNORECASE)
 
@@ -155,6 +157,12 @@ class JobSpec(Strict):
         if isinstance(value, list) and (len(value) > 1024 or not value[0]):
             raise ValueError(f"run has {len(value)} arguments, the first is {value[0]!r}: at most 1024, the first not empty")
         return value
+
+    @model_validator(mode="after")
+    def _small(self) -> JobSpec:
+        if (length := len(self.model_dump_json().encode())) > MOST_SPEC:
+            raise ValueError(f"{length} bytes in all, at most {MOST_SPEC}: put long scripts and values into files and name those")
+        return self
 
     @property
     def shell(self) -> bool:

@@ -27,8 +27,13 @@ KEEPALIVE_S = 10.0
 """Silence of a stream after which a comment is sent: whoever hears nothing for longer has lost the connection."""
 HERE = b": here\n\n"
 MOST_FRAMES = 1000
+MOST_SENT = 10_000
+"""Jobs of which it is remembered when their progress was sent."""
 MOST_STREAMS = 256
-MOST_RESUMED = 10_000
+MOST_RECENT = 1_000
+"""Events in memory for readers who come back. Older ones are in the database."""
+MOST_RESUMED = 2_000
+"""Events that one reader is told of after an absence: with more it is cheaper to load everything again."""
 
 
 class TooMany(StrettoError):
@@ -71,7 +76,7 @@ class Hub:
     last: int = 0
     readers: set[Reader] = field(default_factory=set)
     _events: list[Stored] = field(default_factory=list)
-    _recent: deque[Stored] = field(default_factory=lambda: deque(maxlen=MOST_RESUMED))
+    _recent: deque[Stored] = field(default_factory=lambda: deque(maxlen=MOST_RECENT))
     _jobs: set[str] = field(default_factory=set)
     _progressed: set[str] = field(default_factory=set)
     _sent: dict[str, float] = field(default_factory=dict)
@@ -123,7 +128,7 @@ class Hub:
         jobs |= self._due(now)
         self._progressed -= jobs
         self._sent.update(dict.fromkeys(jobs, now))
-        if len(self._sent) > MOST_RESUMED:
+        if len(self._sent) > MOST_SENT:
             self._sent.clear()
         points, self._points = self._points, {}
         allocated, self._allocated = self._allocated, False
