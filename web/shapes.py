@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from stretto.server import models
+from stretto.server.spec import Strict
 
 TARGET = Path(__file__).resolve().parent / "src" / "api" / "types.ts"
 HEAD = "// Written by web/shapes.py from the server's models: change those, then run it again.\n"
@@ -28,7 +29,7 @@ def written() -> str:
     known = {**schema["$defs"]}
     for enum in enums:
         known.setdefault(enum.__name__, {"enum": [str(one) for one in enum]})
-    asked = {one.__name__ for one in models.Strict.__subclasses__()}
+    asked = {one.__name__ for one in Strict.__subclasses__()}
     return HEAD + "".join(_declared(name, known[name], asked=name in asked) for name in sorted(known) if name != "Strict")
 
 

@@ -1,7 +1,4 @@
-"""The shapes of the API: what every route takes and gives. docs/server.md shows them with examples.
-
-Times are unix seconds (UTC) as numbers; durations have their unit in the name. Ids are made by the server.
-"""
+"""A job as the API shows it: its states, its progress, its events, curves and logs, and why it has its size."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from pydantic import BaseModel, Field, StringConstraints
 from stretto.server.spec import MOST_WORKERS, JobSpec, Name, Stage, Strict
 
 JobId = Annotated[str, StringConstraints(pattern=r"^j-[a-z2-7]{12}$")]
-TokenId = Annotated[str, StringConstraints(pattern=r"^t-[a-z2-7]{12}$")]
 
 
 class JobState(StrEnum):
@@ -41,16 +37,6 @@ class JobState(StrEnum):
 
 ENDED = frozenset({JobState.FINISHED, JobState.FAILED, JobState.CANCELLED})
 ACTIVE = frozenset({JobState.STARTING, JobState.RUNNING, JobState.PAUSING, JobState.CANCELLING})
-
-
-class Scope(StrEnum):
-    VIEWER = "viewer"
-    SUBMITTER = "submitter"
-    ADMIN = "admin"
-
-    def covers(self, other: Scope) -> bool:
-        order = (Scope.VIEWER, Scope.SUBMITTER, Scope.ADMIN)
-        return order.index(self) >= order.index(other)
 
 
 class Progress(BaseModel):
@@ -185,88 +171,6 @@ class LogPart(BaseModel):
     cut: bool = Field(default=False, description="the log was longer than the bound: its middle is missing")
 
 
-class Node(BaseModel):
-    name: str
-    type: str = "cpu"
-    slots: int
-    used: int = 0
-    alive: bool = True
-    cordoned: bool = Field(default=False, description="gets no new workers, and loses those it has")
-    price: float = Field(default=0, description="of one slot and hour")
-    jobs: dict[str, int] = Field(default_factory=dict, description="workers of each job; jobs of other tenants together as `other`")
-
-
-class Nodes(BaseModel):
-    items: list[Node]
-    slots: int
-    used: int
-
-
-class NodeChange(Strict):
-    cordoned: bool
-
-
-class Share(BaseModel):
-    """What a job has been given."""
-
-    job: str = Field(description="the id, or `other` for another tenant's job")
-    name: str
-    workers: int
-    nodes: dict[str, int]
-    reason: str
-
-
-class Allocation(BaseModel):
-    decision: int | None
-    t: float | None
-    policy: str
-    slots: int
-    free: int
-    items: list[Share]
-
-
-class Bar(BaseModel):
-    """A stretch of the picture of slots over time: this many slots of a node belonged to the job from start to end."""
-
-    job: str
-    name: str
-    node: str
-    slots: int
-    start: float
-    end: float | None = None
-
-
-class History(BaseModel):
-    since: float
-    until: float
-    slots: int
-    items: list[Bar]
-
-
-class Change(BaseModel):
-    job: str
-    name: str
-    before: int
-    after: int
-    reason: str
-
-
-class Decision(BaseModel):
-    id: int
-    t: float
-    trigger: str
-    policy: str
-    seconds: float
-    kept: bool = Field(description="the policy failed, and the old allocation was kept")
-    alarm: str | None = None
-    changes: list[Change] = Field(default_factory=list)
-
-
-class DecisionPage(BaseModel):
-    items: list[Decision]
-    next: int | None = None
-
-
 class Competitor(BaseModel):
     job: str
     name: str
@@ -300,126 +204,3 @@ class Explanation(BaseModel):
     would_change: list[str] = Field(default_factory=list)
     decision: int | None = None
     t: float
-
-
-class Policy(BaseModel):
-    name: str
-    text: str
-    active: bool
-
-
-class Policies(BaseModel):
-    items: list[Policy]
-    active: str
-    interval_s: float
-
-
-class PolicyChoice(Strict):
-    name: Name
-
-
-class WhatIfRequest(Strict):
-    policy: Name
-    hours: float = Field(default=6, gt=0, le=168)
-    baseline: Name | None = Field(default=None, description="what to compare with; the active policy if absent")
-
-
-class Outcome(BaseModel):
-    policy: str
-    average_s: float
-    median_s: float
-    p99_s: float
-    makespan_s: float
-    utilisation: float
-    jobs: dict[str, float] = Field(default_factory=dict, description="completion seconds of each job")
-
-
-class WhatIf(BaseModel):
-    hours: float
-    jobs: int
-    baseline: Outcome
-    other: Outcome
-    ratio: float = Field(description="average completion of `other` over `baseline`: below 1 is better")
-    sentence: str
-
-
-class TokenRequest(Strict):
-    name: Name
-    scope: Scope
-    tenant: Name = "default"
-    expires_s: float | None = Field(default=None, gt=0, le=10 * 365 * 86400, description="seconds from now; never if absent")
-
-
-class Token(BaseModel):
-    id: TokenId
-    name: str
-    scope: Scope
-    tenant: Name
-    created_at: float
-    expires_at: float | None = None
-    revoked_at: float | None = None
-    used_at: float | None = None
-
-
-class NewToken(Token):
-    secret: str = Field(description="shown once: only its hash is kept")
-
-
-class Tokens(BaseModel):
-    items: list[Token]
-
-
-class Alarm(BaseModel):
-    name: str
-    text: str
-    since: float
-    count: int
-
-
-class Overview(BaseModel):
-    """The head of the page."""
-
-    version: str
-    t: float
-    policy: str
-    cluster: str
-    slots: int
-    used: int
-    jobs: dict[JobState, int]
-    alarms: list[Alarm]
-    last_event: int
-    ready: bool
-
-
-class TraceRow(BaseModel):
-    name: str
-    time: float = Field(description="submission, seconds after the first")
-    tenant: Name
-    min_workers: int
-    max_workers: int
-    priority: int
-    state: JobState
-    duration_s: float | None
-    worker_seconds: float
-    batch: int | None = None
-    steps: int = Field(description="committed, or declared where more")
-    throughput: dict[str, float] = Field(default_factory=dict, description="samples a second measured at each number of workers")
-    model: dict[str, float] = Field(default_factory=dict, description="the fitted throughput model that the job reported")
-    noise_scale: float | None = Field(default=None, description="in samples, as last reported")
-
-
-class Trace(BaseModel):
-    since: float
-    until: float
-    slots: int
-    nodes: dict[str, int]
-    items: list[TraceRow]
-
-
-class Problem(BaseModel):
-    """Every error has this shape. `detail` says what, the value, the bound and the fix."""
-
-    status: int
-    title: str
-    detail: str
-    errors: list[dict[str, Any]] = Field(default_factory=list, description="the places in a body that were wrong: `at`, `text`")

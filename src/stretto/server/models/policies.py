@@ -1,0 +1,98 @@
+"""Decisions, the policies that make them, what another one would have done, and the trace that is replayed."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field
+
+from stretto.server.models.jobs import JobState
+from stretto.server.spec import Name, Strict
+
+
+class Change(BaseModel):
+    job: str
+    name: str
+    before: int
+    after: int
+    reason: str
+
+
+class Decision(BaseModel):
+    id: int
+    t: float
+    trigger: str
+    policy: str
+    seconds: float
+    kept: bool = Field(description="the policy failed, and the old allocation was kept")
+    alarm: str | None = None
+    changes: list[Change] = Field(default_factory=list)
+
+
+class DecisionPage(BaseModel):
+    items: list[Decision]
+    next: int | None = None
+
+
+class Policy(BaseModel):
+    name: str
+    text: str
+    active: bool
+
+
+class Policies(BaseModel):
+    items: list[Policy]
+    active: str
+    interval_s: float
+
+
+class PolicyChoice(Strict):
+    name: Name
+
+
+class WhatIfRequest(Strict):
+    policy: Name
+    hours: float = Field(default=6, gt=0, le=168)
+    baseline: Name | None = Field(default=None, description="what to compare with; the active policy if absent")
+
+
+class Outcome(BaseModel):
+    policy: str
+    average_s: float
+    median_s: float
+    p99_s: float
+    makespan_s: float
+    utilisation: float
+    jobs: dict[str, float] = Field(default_factory=dict, description="completion seconds of each job")
+
+
+class WhatIf(BaseModel):
+    hours: float
+    jobs: int
+    baseline: Outcome
+    other: Outcome
+    ratio: float = Field(description="average completion of `other` over `baseline`: below 1 is better")
+    sentence: str
+
+
+class TraceRow(BaseModel):
+    name: str
+    time: float = Field(description="submission, seconds after the first")
+    tenant: Name
+    min_workers: int
+    max_workers: int
+    priority: int
+    state: JobState
+    duration_s: float | None
+    worker_seconds: float
+    batch: int | None = None
+    steps: int = Field(description="committed, or declared where more")
+    throughput: dict[str, float] = Field(default_factory=dict, description="samples a second measured at each number of workers")
+    model: dict[str, float] = Field(default_factory=dict, description="the fitted throughput model that the job reported")
+    noise_scale: float | None = Field(default=None, description="in samples, as last reported")
+
+
+class Trace(BaseModel):
+    since: float
+    until: float
+    slots: int
+    nodes: dict[str, int]
+    items: list[TraceRow]
