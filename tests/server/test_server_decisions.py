@@ -1,17 +1,17 @@
-"""The deciders without input and output: admission, slots, guards, explanations, state, endings, journals."""
+"""What a decision is made from, and what becomes of it: admission, answers, guards, limits, room, replays. Pure."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made import SPEC, record
 
-from stretto.clusters.base import NodeInfo, Seen, Sighting
+from stretto.clusters.base import NodeInfo
 from stretto.clusters.slots import assign, cores
 from stretto.core.errors import PolicyError
 from stretto.scheduling import registry
@@ -19,28 +19,16 @@ from stretto.scheduling.policies.quality import fall
 from stretto.scheduling.words import Allocation, Job, Node
 from stretto.server.decisions import policy_process
 from stretto.server.decisions.admit import Claim, admit
-from stretto.server.decisions.explain import explain
 from stretto.server.decisions.fitting import fit, make_room
 from stretto.server.decisions.paying import paying
 from stretto.server.decisions.policies import Snapshot, check
 from stretto.server.decisions.policy_process import decide
 from stretto.server.decisions.replay import replay
 from stretto.server.decisions.snapshot import fitted, job_view, limits, turns
-from stretto.server.jobs import journal
-from stretto.server.jobs.ending import ending
 from stretto.server.jobs.known import Known
 from stretto.server.jobs.spark import MOST
-from stretto.server.jobs.state import FOLDS, Conflict, Record, fold
-from stretto.server.jobs.work import asked, work_of
-from stretto.server.models import Explanation, JobState, Progress
-from stretto.server.spec import JobSpec
-
-SPEC = JobSpec.model_validate({"name": "digits", "run": ["python", "train.py"], "elastic": {"min": 1, "max": 4}})
-
-
-def record(**more: object) -> Record:
-    return replace(Record("j-aaaaaaaaaaaa", "default", SPEC, JobState.RUNNING, 100.0, life=1, run="r"), **more)  # type: ignore[arg-type]
-
+from stretto.server.jobs.work import asked
+from stretto.server.models import JobState
 
 claims = st.lists(
     st.builds(
@@ -220,281 +208,6 @@ def test_a_policy_sees_what_is_known_of_a_job() -> None:
     assert seen.pause_s == pytest.approx(0.02)
 
 
-# -- explanations --------------------------------------------------------------------------------------------------------
-
-
-def say(
-    one: Record,
-    others: list[Record],
-    *,
-    slots: int = 4,
-    tenant: str | None = None,
-    alarm: str | None = None,
-    known: Known | None = None,
-    knowns: dict[str, Known] | None = None,
-    **more: Any,
-) -> Explanation:
-    found = {other.id: Known() for other in [one, *others]} | (knowns or {})
-    own = known or Known()
-    return explain(
-        one, own, others=others, knowns=found, slots=slots, now=1000.0, reason="", decision=1, alarm=alarm, tenant=tenant, **more
-    )
-
-
-def named(name: str, **more: Any) -> JobSpec:
-    return JobSpec.model_validate({**SPEC.model_dump(), "name": name, **more})
-
-
-OTHER = record(id="j-baaaaaaaaaaa", spec=SPEC.model_copy(update={"name": "char"}), wanted=4, workers=4, nodes={"node0": 4})
-
-
-def test_a_waiting_job_names_what_it_needs_and_who_has_it() -> None:
-    found = say(record(state=JobState.QUEUED), [OTHER])
-    waits = "'digits' waits: it needs 1 slot, 0 of 4 free; the others belong to 'char' (4)"
-    assert found.sentence == f"{waits}; expected to start at the next decision."
-    assert (found.constraint, found.expected_start) == ("slots", 1000.0), "char can shrink to its minimum at the next decision"
-
-
-def test_a_job_that_waits_for_an_end_says_whose_and_when() -> None:
-    ends = Known(step=100, steps_per_s=2.0)
-    long = replace(OTHER, spec=OTHER.spec.model_copy(update={"steps": 180}))
-    found = say(record(state=JobState.QUEUED), [long], knowns={OTHER.id: ends}, resizes=False)
-    assert (found.expected_start, found.expected_finish) == (1040.0, None)
-    assert found.sentence.endswith("; expected to start in 40 s, when 'char' should end.")
-    own = Known(step=10, steps_per_s=1.0)
-    spec = SPEC.model_copy(update={"steps": 110})
-    found = say(record(state=JobState.QUEUED, spec=spec), [long], known=own, knowns={OTHER.id: ends}, resizes=False)
-    assert found.expected_finish == 1140.0, "it has trained before: its speed is known"
-    assert found.sentence.endswith("when 'char' should end and to finish in 140 s.") or "and to finish in 2 min." in found.sentence
-    runs = say(record(spec=spec, wanted=1, workers=1), [OTHER], known=own)
-    assert runs.sentence == "'digits' has 1 worker of at most 4: the other slots belong to 'char' (4); expected to finish in 2 min."
-    assert runs.would_change[0] == "one of 'char' (4) ends or shrinks"
-
-
-def test_those_who_wait_take_their_turns_and_an_unknown_length_gives_no_expected_start() -> None:
-    two = [replace(OTHER, id=f"j-{name * 12}", spec=named(name, steps=steps), wanted=1) for name, steps in (("b", 140), ("c", 180))]
-    knowns = {one.id: Known(step=100, steps_per_s=2.0) for one in two}
-    waits = {"state": JobState.QUEUED}
-    queue = [record(id=f"j-{name * 12}", spec=named(name), submitted_at=t, **waits) for name, t in (("d", 1.0), ("e", 2.0))]
-    last = record(state=JobState.QUEUED, submitted_at=3.0)
-    found = [say(one, [*two, *queue, last], slots=2, knowns=knowns) for one in (*queue, last)]
-    assert [one.expected_start for one in found] == [1020.0, 1040.0, None], "two ends, one each; how long those take is not known"
-    assert found[0].sentence.endswith("; expected to start in 20 s, when 'b' should end.")
-    assert found[1].sentence.endswith("; expected to start in 40 s, when 'b' and 'c' should end.")
-    assert found[0].would_change[-1] == "1 more slot"
-    told = say(last, [*two, *queue], slots=2, knowns=knowns, lasted=lambda one: 30.0 if one.name == "d" else None)
-    assert (told.expected_start, told.expected_finish) == (1050.0, None), "when 'd', which is started at 1020, should end"
-    assert "'d'" in told.sentence
-    own = say(last, [*two, *queue], slots=2, knowns=knowns, lasted=lambda _: 30.0)
-    assert own.expected_finish == 1080.0
-    urgent = replace(last, spec=last.spec.model_copy(update={"priority": 1}))
-    assert say(urgent, [*two, *queue], slots=2, knowns=knowns).expected_start == 1020.0, "a higher priority goes first"
-    endless = replace(queue[0], spec=named("d", elastic={"min": 9, "max": 9}))
-    assert say(queue[1], [*two, endless], slots=2, knowns=knowns).expected_start == 1020.0, "one that never fits is in nobody's way"
-
-
-def test_the_words_of_a_policy_are_not_said_twice() -> None:
-    found = explain(
-        record(state=JobState.QUEUED), Known(), others=[OTHER], knowns={OTHER.id: Known()}, slots=4, now=1000.0, decision=1,
-        reason="waits: its slots are worth more to others now", alarm=None, tenant=None,
-    )  # fmt: skip
-    assert found.sentence.count("waits") == 1
-    assert "(its slots are worth more to others now)" in found.sentence
-
-
-def test_a_quota_is_named_as_what_holds_a_job_back() -> None:
-    found = say(record(state=JobState.QUEUED), [replace(OTHER, wanted=2)], quota=2)
-    assert (found.constraint, "0 are left of the quota" in found.sentence) == ("quota", True)
-
-
-def test_a_job_that_can_never_start_is_told_so() -> None:
-    spec = SPEC.model_copy(update={"elastic": SPEC.elastic.model_validate({"min": 8, "max": 8})})
-    found = say(record(spec=spec, state=JobState.QUEUED), [])
-    assert "will not start" in found.sentence
-    assert (found.constraint, found.expected_start) == ("minimum", None)
-
-
-def test_other_tenants_jobs_are_counted_and_not_named() -> None:
-    hidden = replace(OTHER, tenant="two")
-    found = say(record(state=JobState.QUEUED), [hidden], tenant="default")
-    assert "char" not in found.model_dump_json()
-    assert "jobs of other tenants (4)" in found.sentence
-    assert "char" in say(record(state=JobState.QUEUED), [hidden], tenant=None).sentence, "a control: an administrator sees it"
-
-
-@pytest.mark.parametrize(("one", "constraint"), [
-    (record(wanted=4, workers=4), "maximum"), (record(wish=2, wanted=2, workers=2), "wish"),
-    (record(wish=2, pinned=True, wanted=2, workers=2), "pinned"), (record(state=JobState.PAUSED), "paused"),
-    (record(state=JobState.FAILED, error="boom"), "ended"), (record(state=JobState.STARTING, wanted=1), "starting"),
-])  # fmt: skip
-def test_every_state_has_its_sentence(one: Record, constraint: str) -> None:
-    found = say(one, [])
-    assert found.constraint == constraint
-    assert found.sentence.startswith("'digits' ")
-    assert found.sentence.endswith(".")
-
-
-def test_an_alarm_is_part_of_the_explanation() -> None:
-    assert "policy has failed" in say(record(state=JobState.QUEUED), [], alarm="policy has failed").sentence
-
-
-# -- state ---------------------------------------------------------------------------------------------------------------
-
-DATA = {"id": "j-aaaaaaaaaaaa", "tenant": "default", "spec": SPEC.model_dump(mode="json"), "nodes": {"n0": 2},
-    "workers": 2, "pin": False,
-        "by": "policy", "run": "r", "error": "e"}  # fmt: skip
-
-
-@given(st.lists(st.sampled_from(sorted(FOLDS)), max_size=30))
-def test_no_order_of_events_brings_a_job_into_a_contradiction(kinds: list[str]) -> None:
-    found = fold(None, "submitted", DATA, 0.0)
-    for t, kind in enumerate(kinds):
-        before = found
-        try:
-            found = fold(found, kind, DATA, float(t))
-        except Conflict:
-            continue
-        assert found.version == before.version + 1
-        assert found.life - before.life in (0, 1)
-        if before.state.ended:
-            assert found.state is before.state, "what has ended stays ended"
-        if found.state.ended or found.state in (JobState.PAUSED, JobState.QUEUED):
-            assert (found.wanted, found.nodes) == (0, {}), "who does not run holds nothing"
-        assert sum(found.nodes.values()) == found.wanted
-        assert Record.read(json.loads(json.dumps(found.document()))) == found
-
-
-@pytest.mark.parametrize(("state", "end", "code", "kind"), [
-    (JobState.RUNNING, {"state": "finished", "steps": 5}, 0, "finished"),
-    (JobState.RUNNING, {"state": "failed", "error": "x"}, 1, "failed"),
-    (JobState.RUNNING, {"state": "stopped"}, 0, "cancelled"), (JobState.RUNNING, None, None, "restarting"),
-    (JobState.RUNNING, None, -9, "restarting"), (JobState.STARTING, None, 2, "failed"), (JobState.STARTING, None, 0, "failed"),
-    (JobState.PAUSING, {"state": "stopped"}, 0, "paused"), (JobState.PAUSING, {"state": "finished", "steps": 5}, 0, "finished"),
-    (JobState.CANCELLING, {"state": "stopped"}, 0, "cancelled"), (JobState.CANCELLING, None, -9, "cancelled"),
-    (JobState.CANCELLING, {"state": "finished", "steps": 5}, 0, "finished"),
-])  # fmt: skip
-def test_an_end_is_classified_by_what_the_run_said_then_by_its_exit(
-    state: JobState, end: object, code: int | None, kind: str
-) -> None:
-    known = Known(end=end)  # type: ignore[arg-type]
-    assert ending(record(state=state), known, Sighting(Seen.GONE, code=code), resumable=False).kind == kind
-
-
-def test_a_job_is_not_started_again_for_ever() -> None:
-    spent = record(restarts=3)
-    draft = ending(spent, Known(), Sighting(Seen.GONE, code=-9), resumable=False)
-    assert draft.kind == "failed"
-    assert "restarts=3" in draft.text
-
-
-@pytest.mark.parametrize(("run", "kind"), [
-    (["python", "train.py", "--lr", "1"], "script"), (["python3.11", "-u", "train.py"], "script"), (["train.py"], "script"),
-    (["stretto", "run", "train.py"], "script"), (["python", "-m", "thing"], "command"), (["./go.sh"], "command"),
-    ("echo $HOME", "shell"),
-])  # fmt: skip
-def test_what_a_run_line_means(run: object, kind: str) -> None:
-    work = work_of(SPEC.model_copy(update={"run": run}))
-    assert [name for name in ("script", "command", "shell") if getattr(work, name)] == [kind]
-
-
-# -- journals ------------------------------------------------------------------------------------------------------------
-
-NASTY = [None, True, float("nan"), float("inf"), -1, 10**400, 2**63, -0.0, 1.5, 3, "", "x" * 10, [], [1, 2], {}, {"loss": 1.0},
-         {"loss": float("nan"), "a": None, "model": 5}, {"model": {"throughput": []}}, "job"]  # fmt: skip
-NAMES = [
-    "t",
-    "step",
-    "workers",
-    "metrics",
-    "step_s",
-    "batch",
-    "first",
-    "count",
-    "epoch",
-    "what",
-    "text",
-    "state",
-    "pause_ms",
-    "worker",
-]
-KINDS = ["switch", "commit", "report", "resume", "end", "event", "other"]
-lines = st.builds(
-    lambda kind, fields: {**fields, "kind": kind},
-    st.sampled_from(KINDS),
-    st.dictionaries(st.sampled_from(NAMES), st.sampled_from(NASTY), max_size=8),
-)
-
-
-@given(st.lists(lines, max_size=10))
-def test_whatever_a_job_writes_into_its_journal_harms_nobody(found: list[dict[str, object]]) -> None:
-    known = Known()
-    reading = journal.read(record(state=JobState.STARTING), known, found)
-    json.dumps(known.document(), allow_nan=True)
-    for point in reading.points:
-        json.dumps(point.values, allow_nan=False)
-    Progress.model_validate(known.progress(steps=None)).model_dump_json()
-
-
-def commit(step: int, *, first: int, t: float = 1.0, epoch: int = 0) -> dict[str, object]:
-    return {"kind": "commit", "t": t, "step": step, "workers": 1, "first": first, "count": 10, "epoch": epoch,
-        "loader": "l", "batch": 10,
-            "step_s": 0.5, "metrics": {"loss": 1.0}}  # fmt: skip
-
-
-def test_samples_that_no_step_had_are_counted() -> None:
-    known = Known()
-    journal.read(record(), known, [commit(0, first=0), commit(1, first=10), commit(2, first=0, epoch=1)])
-    assert known.lost == 0
-    journal.read(record(), known, [commit(3, first=20, epoch=1)])
-    assert known.lost == 10
-
-
-def test_a_resume_is_no_loss() -> None:
-    known = Known()
-    journal.read(record(), known, [commit(0, first=0), {"kind": "resume", "t": 1.0, "step": 5}, commit(5, first=50)])
-    assert known.lost == 0
-
-
-def test_of_many_steps_in_one_look_the_first_and_the_last_are_points() -> None:
-    reading = journal.read(record(), Known(), [commit(step, first=10 * step) for step in range(1000)])
-    assert len(reading.points) <= 8
-    assert (reading.points[0].step, reading.points[-1].step) == (0, 999)
-
-
-def test_the_look_after_a_long_absence_brings_the_curve_of_that_time() -> None:
-    away = [commit(step, first=10 * step, t=0.1 * step) for step in range(400)]
-    steps = [point.step for point in journal.read(record(), Known(), away).points]
-    assert len(steps) == 400, "forty seconds at ten steps a second: all of them"
-    busy = [commit(step, first=10 * step, t=0.001 * step) for step in range(5000)]
-    steps = [point.step for point in journal.read(record(), Known(), busy).points]
-    assert 100 < len(steps) <= 512, "five seconds at a thousand steps a second: enough for a curve, and bounded"
-    assert max(b - a for a, b in pairwise(steps)) <= 50, "without a gap"
-    jump = [commit(step, first=10 * step, t=1e9 * step) for step in range(5000)]
-    assert len(journal.read(record(), Known(), jump).points) <= 512, "a clock that jumps changes no bound"
-
-
-def test_a_report_after_a_commit_hides_nothing_of_the_commit() -> None:
-    known = Known()
-    assert journal.read(record(), known, [commit(7, first=70)]).points[0].values["loss"] == 1.0
-    own = {"kind": "report", "t": 2.0, "of": "job", "metrics": {"goodput": 5.0}}
-    (point,) = journal.read(record(), known, [own]).points
-    assert (point.step, point.values["loss"], point.values["goodput"]) == (7, 1.0, 5.0), "of a later look, the same step"
-    (point,) = journal.read(record(), known, [commit(8, first=80)]).points
-    assert "goodput" not in point.values, "a control: the next step begins anew"
-    journal.read(record(), known, [{"kind": "resume", "t": 3.0, "step": 3}])
-    (point,) = journal.read(record(), known, [own]).points
-    assert point.values == {"goodput": 5.0}, "nothing of a step that was taken back"
-
-
-def test_two_loaders_in_turn_lose_nothing() -> None:
-    known = Known()
-    turns_ = [{**commit(step, first=10 * (step // 2)), "loader": "ab"[step % 2]} for step in range(10)]
-    journal.read(record(), known, turns_)
-    assert known.lost == 0
-    journal.read(record(), known, [{**commit(10, first=70), "loader": "a"}])
-    assert known.lost == 20, "a control"
-
-
 # -- changed limits ------------------------------------------------------------------------------------------------------
 
 
@@ -565,7 +278,6 @@ def test_a_job_that_sizes_itself_grows_only_as_far_as_it_pays() -> None:
     slow = Known(speeds={"1": 100.0, "2": 110.0})
     assert limits(record(spec=spec), slow) == (1, 1, "autoscale")
     assert limits(record(spec=spec, wish=3), slow) == (1, 3, "wish"), "a wish goes before"
-    assert say(record(spec=spec, wanted=1, workers=1), [], known=slow).constraint == "autoscale"
 
 
 def test_what_a_job_file_asks_of_the_loader_is_in_the_jobs_environment() -> None:
@@ -584,24 +296,6 @@ def test_nobody_is_set_back_while_all_fit_or_before_its_turn_is_over() -> None:
     assert turns([runs, urgent], slots=1, now=120.0, turn_s=60.0) == {runs.id}, "for somebody more important at once"
     fixed = replace(runs, spec=SPEC.model_copy(update={"preemptible": False}))
     assert turns([fixed, urgent], slots=1, now=1000.0, turn_s=60.0) == frozenset()
-
-
-def test_what_a_job_counts_as_left_gives_its_progress() -> None:
-    known = Known()
-    journal.read(record(), known, [{**commit(9, first=90), "left": 300}])
-    found = Progress.model_validate(known.progress(steps=None))
-    assert (found.step, found.steps, found.fraction, found.remaining_s) == (10, 40, 0.25, 15.0)
-
-
-def test_a_jobs_own_document_and_its_scripts_numbers_are_kept_apart() -> None:
-    known = Known()
-    own = {"kind": "report", "t": 1.0, "of": "job", "metrics": {"goodput": 5.0, "schema": 1, "model": {"throughput": {"a": 1.0}}}}
-    script = {"kind": "report", "t": 1.0, "metrics": {"goodput": 99.0, "accuracy": 0.5}}
-    reading = journal.read(record(), known, [own, script])
-    assert known.progress(steps=None)["goodput"] == 5.0
-    assert reading.model
-    assert reading.points[0].values == {"goodput": 99.0, "accuracy": 0.5}
-    assert not journal.read(record(), known, [own]).model, "the same model once more is no news"
 
 
 # -- replays -------------------------------------------------------------------------------------------------------------

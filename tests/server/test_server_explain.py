@@ -1,0 +1,138 @@
+"""Every size and every wait has its sentence. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from made import SPEC, record
+
+from stretto.server.decisions.explain import explain
+from stretto.server.jobs.known import Known
+from stretto.server.jobs.state import Record
+from stretto.server.models import Explanation, JobState
+from stretto.server.spec import JobSpec
+
+# -- explanations --------------------------------------------------------------------------------------------------------
+
+
+def say(
+    one: Record,
+    others: list[Record],
+    *,
+    slots: int = 4,
+    tenant: str | None = None,
+    alarm: str | None = None,
+    known: Known | None = None,
+    knowns: dict[str, Known] | None = None,
+    **more: Any,
+) -> Explanation:
+    found = {other.id: Known() for other in [one, *others]} | (knowns or {})
+    own = known or Known()
+    return explain(
+        one, own, others=others, knowns=found, slots=slots, now=1000.0, reason="", decision=1, alarm=alarm, tenant=tenant, **more
+    )
+
+
+def named(name: str, **more: Any) -> JobSpec:
+    return JobSpec.model_validate({**SPEC.model_dump(), "name": name, **more})
+
+
+OTHER = record(id="j-baaaaaaaaaaa", spec=SPEC.model_copy(update={"name": "char"}), wanted=4, workers=4, nodes={"node0": 4})
+
+
+def test_a_waiting_job_names_what_it_needs_and_who_has_it() -> None:
+    found = say(record(state=JobState.QUEUED), [OTHER])
+    waits = "'digits' waits: it needs 1 slot, 0 of 4 free; the others belong to 'char' (4)"
+    assert found.sentence == f"{waits}; expected to start at the next decision."
+    assert (found.constraint, found.expected_start) == ("slots", 1000.0), "char can shrink to its minimum at the next decision"
+
+
+def test_a_job_that_waits_for_an_end_says_whose_and_when() -> None:
+    ends = Known(step=100, steps_per_s=2.0)
+    long = replace(OTHER, spec=OTHER.spec.model_copy(update={"steps": 180}))
+    found = say(record(state=JobState.QUEUED), [long], knowns={OTHER.id: ends}, resizes=False)
+    assert (found.expected_start, found.expected_finish) == (1040.0, None)
+    assert found.sentence.endswith("; expected to start in 40 s, when 'char' should end.")
+    own = Known(step=10, steps_per_s=1.0)
+    spec = SPEC.model_copy(update={"steps": 110})
+    found = say(record(state=JobState.QUEUED, spec=spec), [long], known=own, knowns={OTHER.id: ends}, resizes=False)
+    assert found.expected_finish == 1140.0, "it has trained before: its speed is known"
+    assert found.sentence.endswith("when 'char' should end and to finish in 140 s.") or "and to finish in 2 min." in found.sentence
+    runs = say(record(spec=spec, wanted=1, workers=1), [OTHER], known=own)
+    assert runs.sentence == "'digits' has 1 worker of at most 4: the other slots belong to 'char' (4); expected to finish in 2 min."
+    assert runs.would_change[0] == "one of 'char' (4) ends or shrinks"
+
+
+def test_those_who_wait_take_their_turns_and_an_unknown_length_gives_no_expected_start() -> None:
+    two = [replace(OTHER, id=f"j-{name * 12}", spec=named(name, steps=steps), wanted=1) for name, steps in (("b", 140), ("c", 180))]
+    knowns = {one.id: Known(step=100, steps_per_s=2.0) for one in two}
+    waits = {"state": JobState.QUEUED}
+    queue = [record(id=f"j-{name * 12}", spec=named(name), submitted_at=t, **waits) for name, t in (("d", 1.0), ("e", 2.0))]
+    last = record(state=JobState.QUEUED, submitted_at=3.0)
+    found = [say(one, [*two, *queue, last], slots=2, knowns=knowns) for one in (*queue, last)]
+    assert [one.expected_start for one in found] == [1020.0, 1040.0, None], "two ends, one each; how long those take is not known"
+    assert found[0].sentence.endswith("; expected to start in 20 s, when 'b' should end.")
+    assert found[1].sentence.endswith("; expected to start in 40 s, when 'b' and 'c' should end.")
+    assert found[0].would_change[-1] == "1 more slot"
+    told = say(last, [*two, *queue], slots=2, knowns=knowns, lasted=lambda one: 30.0 if one.name == "d" else None)
+    assert (told.expected_start, told.expected_finish) == (1050.0, None), "when 'd', which is started at 1020, should end"
+    assert "'d'" in told.sentence
+    own = say(last, [*two, *queue], slots=2, knowns=knowns, lasted=lambda _: 30.0)
+    assert own.expected_finish == 1080.0
+    urgent = replace(last, spec=last.spec.model_copy(update={"priority": 1}))
+    assert say(urgent, [*two, *queue], slots=2, knowns=knowns).expected_start == 1020.0, "a higher priority goes first"
+    endless = replace(queue[0], spec=named("d", elastic={"min": 9, "max": 9}))
+    assert say(queue[1], [*two, endless], slots=2, knowns=knowns).expected_start == 1020.0, "one that never fits is in nobody's way"
+
+
+def test_the_words_of_a_policy_are_not_said_twice() -> None:
+    found = explain(
+        record(state=JobState.QUEUED), Known(), others=[OTHER], knowns={OTHER.id: Known()}, slots=4, now=1000.0, decision=1,
+        reason="waits: its slots are worth more to others now", alarm=None, tenant=None,
+    )  # fmt: skip
+    assert found.sentence.count("waits") == 1
+    assert "(its slots are worth more to others now)" in found.sentence
+
+
+def test_a_quota_is_named_as_what_holds_a_job_back() -> None:
+    found = say(record(state=JobState.QUEUED), [replace(OTHER, wanted=2)], quota=2)
+    assert (found.constraint, "0 are left of the quota" in found.sentence) == ("quota", True)
+
+
+def test_a_job_that_can_never_start_is_told_so() -> None:
+    spec = SPEC.model_copy(update={"elastic": SPEC.elastic.model_validate({"min": 8, "max": 8})})
+    found = say(record(spec=spec, state=JobState.QUEUED), [])
+    assert "will not start" in found.sentence
+    assert (found.constraint, found.expected_start) == ("minimum", None)
+
+
+def test_other_tenants_jobs_are_counted_and_not_named() -> None:
+    hidden = replace(OTHER, tenant="two")
+    found = say(record(state=JobState.QUEUED), [hidden], tenant="default")
+    assert "char" not in found.model_dump_json()
+    assert "jobs of other tenants (4)" in found.sentence
+    assert "char" in say(record(state=JobState.QUEUED), [hidden], tenant=None).sentence, "a control: an administrator sees it"
+
+
+@pytest.mark.parametrize(("one", "constraint"), [
+    (record(wanted=4, workers=4), "maximum"), (record(wish=2, wanted=2, workers=2), "wish"),
+    (record(wish=2, pinned=True, wanted=2, workers=2), "pinned"), (record(state=JobState.PAUSED), "paused"),
+    (record(state=JobState.FAILED, error="boom"), "ended"), (record(state=JobState.STARTING, wanted=1), "starting"),
+])  # fmt: skip
+def test_every_state_has_its_sentence(one: Record, constraint: str) -> None:
+    found = say(one, [])
+    assert found.constraint == constraint
+    assert found.sentence.startswith("'digits' ")
+    assert found.sentence.endswith(".")
+
+
+def test_an_alarm_is_part_of_the_explanation() -> None:
+    assert "policy has failed" in say(record(state=JobState.QUEUED), [], alarm="policy has failed").sentence
+
+
+def test_a_job_that_sizes_itself_says_so() -> None:
+    spec = SPEC.model_copy(update={"elastic": SPEC.elastic.model_validate({"min": 1, "max": 4, "autoscale": {"efficiency": 0.6}})})
+    slow = Known(speeds={"1": 100.0, "2": 110.0})
+    assert say(record(spec=spec, wanted=1, workers=1), [], known=slow).constraint == "autoscale"
