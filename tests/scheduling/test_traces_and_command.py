@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import typer
+import yaml
 from typer.testing import CliRunner
 
 from stretto.cli.simulate import command
@@ -162,6 +163,14 @@ def test_json_has_every_figure_and_stop_free_pauses_are_worth_something(tmp_path
     assert averages["measured"] < averages["120"]
 
 
+def test_yaml_says_the_same_as_json(tmp_path: Path) -> None:
+    path = written(tmp_path, GOOD)
+    as_json, as_yaml = (invoke(str(path), "--policy", "fifo", "--nodes", "1x4", "-o", how).output for how in ("json", "yaml"))
+    one, other = (found["policies"]["fifo"] for found in (json.loads(as_json), yaml.safe_load(as_yaml)))
+    assert all(one[key] == other[key] for key in ("jobs", "average_s", "restarts"))
+    assert invoke(str(path), "-o", "xml").exit_code == 2
+
+
 def test_a_servers_record_is_replayed_by_the_command(server: str) -> None:
     shown = invoke("--from-server", server, "-o", "json")
     assert shown.exit_code == 0, shown.exception
@@ -175,7 +184,6 @@ def test_a_servers_record_is_replayed_by_the_command(server: str) -> None:
         (("--restart-cost", "never"), "write seconds"),
         (("--nodes", "many"), "COUNTxSLOTS"),
         (("--period", "0"), "from 1 to 86400"),
-        (("-o", "xml"), "table or json"),
         (("--batch", "huge"), "fixed, linear or adaptive"),
         (("--noise", "7"), "from 0 to 1"),
     ],

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stretto.cli.common import as_yaml, emit
+from stretto.cli.remote import Out, Output
 from stretto.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,7 +62,7 @@ def command(
     server: Annotated[str | None, typer.Option("--from-server", metavar="URL", help="Replay what a job server recorded.")] = None,
     hours: Annotated[float | None, typer.Option("--hours", help="With --from-server: how far back.")] = None,
     plot: Annotated[Path | None, typer.Option("--plot", metavar="OUT.png", help="Draw completion times and Gantt charts.")] = None,
-    output: Annotated[str, typer.Option("--output", "-o", help="table or json.")] = "table",
+    output: Out = Output.TABLE,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     # The fits are tiny: threads of the linear algebra would only get in each other's way. Read when numpy is first loaded.
@@ -69,8 +71,6 @@ def command(
     from stretto.simulation.cluster.report import figures
 
     names = _policies(policy)
-    if output not in ("table", "json"):
-        raise UsageError(f"--output {output}: write table or json")
     if batching not in (None, "fixed", "linear", "adaptive"):
         raise UsageError(f"--batch {batching}: write fixed, linear or adaptive")
     trace, own_nodes = _trace(workload, server, profiles, hours)
@@ -86,28 +86,21 @@ def command(
         from stretto.simulation.cluster.plot import plot as draw
 
         draw(outcomes, plot)
-    if output == "json":
-        import json
-
-        typer.echo(
-            json.dumps(
-                {
-                    "workload": server or str(workload),
-                    "nodes": nodes or (", ".join(f"{node.name}:{node.slots}" for node in own_nodes) if own_nodes else "16x4"),
-                    "restart_cost": restart_cost,
-                    "declared": declared,
-                    "history": history,
-                    "seed": seed,
-                    "policies": results,
-                },
-                indent=1,
-            )
-        )
-    else:
-        _table(results, f"{server or workload}: {len(trace)} jobs on {sum(node.slots for node in machines)} slots")
-
-
-simulate = command
+    if output is Output.TABLE:
+        return _table(results, f"{server or workload}: {len(trace)} jobs on {sum(node.slots for node in machines)} slots")
+    own = ", ".join(f"{node.name}:{node.slots}" for node in own_nodes)
+    as_yaml.set(output is Output.YAML)
+    emit(
+        {
+            "workload": server or str(workload),
+            "nodes": nodes or own or "16x4",
+            "restart_cost": restart_cost,
+            "declared": declared,
+            "history": history,
+            "seed": seed,
+            "policies": results,
+        }
+    )
 
 
 def _policies(text: str) -> list[str]:
