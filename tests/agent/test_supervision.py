@@ -91,6 +91,7 @@ def test_a_slice_that_kills_two_workers_is_poison_and_fails_the_job(launch: Laun
     assert "slice 5 of step 2" in run.result["error"]
     assert "poison" in run.result["error"]
     assert len(run.events("died")) == 2, "the third worker must not be killed too"
+    assert audit(run.records()).holds, "what was committed before holds"
 
 
 def test_the_same_exception_on_every_worker_fails_the_job_with_its_traceback(launch: Launch) -> None:
