@@ -16,8 +16,8 @@ from stretto.core.errors import UsageError
 from stretto.server.jobs.book import Book
 from stretto.server.jobs.known import Point
 from stretto.server.jobs.state import Changed, Conflict, Draft, Record, fold
-from stretto.server.models import JobState, TokenRequest
-from stretto.server.storage import records, tables
+from stretto.server.models import JobState, Scope, TokenRequest
+from stretto.server.storage import records, tables, tokens
 from stretto.server.storage.database import Lock, connect, migrate
 from stretto.server.storage.ledger import Ledger
 from stretto.server.storage.records import Batch, Storage, StorageDown
@@ -195,6 +195,25 @@ def test_the_picture_of_slots_has_a_bar_for_every_holding(storage: Storage) -> N
     bars = [(bar["slots"], bar["start"], bar["end"]) for bar in Ledger(storage).bars(since=0, until=100)]
     assert bars == [(2, 10.0, 20.0), (3, 20.0, 30.0)]
     assert [row["id"] for row in ledger.decisions(before=None, limit=10)] == [2, 1]
+
+
+def test_tokens_that_no_longer_work_make_room_for_new_ones(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "MOST_TOKENS", 3)
+    store = TokenStore(storage)
+    kept, revoked, expiring = (
+        store.create(TokenRequest(name=name, scope=Scope.VIEWER, expires_s=seconds), now=100.0)
+        for name, seconds in (("kept", None), ("revoked", None), ("expiring", 5.0))
+    )
+    with pytest.raises(ValueError, match="revoke some first"):
+        store.create(TokenRequest(name="more", scope=Scope.VIEWER), now=101.0)
+    assert store.revoke(revoked.id, now=102.0)
+    assert store.create(TokenRequest(name="more", scope=Scope.VIEWER), now=103.0), "one was revoked, as it was told"
+    assert store.create(TokenRequest(name="still", scope=Scope.VIEWER), now=200.0), "another has expired"
+    for found in (store, TokenStore(storage)):
+        assert {one.name for one in found.items()} == {"kept", "more", "still"}
+        assert found.check(kept.secret, now=200.0) is not None
+        assert found.check(revoked.secret, now=200.0) is None
+        assert found.check(expiring.secret, now=200.0) is None
 
 
 def test_only_the_hash_of_a_token_is_in_the_database(storage: Storage) -> None:

@@ -41,6 +41,8 @@ class TokenStore:
 
     def create(self, request: TokenRequest, *, now: float) -> NewToken:
         if len(self._rows) >= MOST_TOKENS:
+            self._forget_dead(now=now)
+        if len(self._rows) >= MOST_TOKENS:
             raise ValueError(f"there are {len(self._rows)} tokens, at most {MOST_TOKENS} are kept: revoke some first")
         secret = secrets.token_urlsafe(32).replace("_", "-")
         row: dict[str, object] = {
@@ -59,16 +61,25 @@ class TokenStore:
             self._rows[str(row["id"])] = row
         return NewToken(**_shown(row), secret=f"st_{row['id']}_{secret}")  # type: ignore[arg-type]
 
+    def _forget_dead(self, *, now: float) -> None:
+        """Revoked and expired ones are kept to be looked at, while there is room."""
+        dead = [name for name, row in list(self._rows.items()) if row["revoked_at"] is not None or _expired(row, now)]
+        gone = [{"the_id": name} for name in dead]
+        if gone:
+            delete = sa.delete(tables.tokens).where(tables.tokens.c.id == sa.bindparam("the_id"))
+            self._storage.transact(lambda connection: connection.execute(delete, gone))
+        with self._lock:
+            for name in dead:
+                self._rows.pop(name, None)
+                self._touched.pop(name, None)
+
     def check(self, secret: str, *, now: float) -> Token | None:
         """The token that this secret belongs to, if it is valid now."""
         parts = secret.split("_", 2)
         row = self._rows.get(parts[1]) if len(parts) == 3 and parts[0] == "st" else None
         known = str(row["hash"]) if row else "0" * 64
         equal = hmac.compare_digest(known.encode(), _hash(parts[2] if len(parts) == 3 else "").encode())
-        if row is None or not equal or row["revoked_at"] is not None:
-            return None
-        expires = row["expires_at"]
-        if isinstance(expires, int | float) and expires <= now:
+        if row is None or not equal or row["revoked_at"] is not None or _expired(row, now):
             return None
         row["used_at"] = now
         return Token(**_shown(row))  # type: ignore[arg-type]
@@ -101,6 +112,11 @@ class TokenStore:
 
 def _hash(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _expired(row: dict[str, object], now: float) -> bool:
+    expires = row["expires_at"]
+    return isinstance(expires, int | float) and expires <= now
 
 
 def _shown(row: dict[str, object]) -> dict[str, object]:
