@@ -16,6 +16,7 @@ from stretto.core.errors import UsageError
 from stretto.server.spec import JobSpec, words
 
 MOST_BYTES = 1 << 20
+MOST_DEEP = 32
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 At = tuple[str | int, ...]
 """The keys that lead to a place in a file."""
@@ -58,8 +59,7 @@ def parse_job(text: bytes | str, *, name: str, now: float) -> JobSpec:
 
 def _load(text: bytes | str, name: str, lines: Lines) -> Any:
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
-            raise UsageError(f"{name}: anchors and aliases (&a, *a) are not used in job files: write the value out")
+        _check_shape(text, name)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, UnicodeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
@@ -67,6 +67,18 @@ def _load(text: bytes | str, name: str, lines: Lines) -> Any:
         problem = getattr(error, "problem", None) or "this is not YAML"
         raise UsageError(f"{name}:{line}: {problem}") from None
     return _plain(node, (), lines, name) if node is not None else None
+
+
+def _check_shape(text: bytes | str, name: str) -> None:
+    """No aliases, and nothing deep: the time to read a file grows with the square of its depth."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent):
+            raise UsageError(f"{name}: anchors and aliases (&a, *a) are not used in job files: write the value out")
+        if depth > MOST_DEEP:
+            line = event.start_mark.line + 1
+            raise UsageError(f"{name}:{line}: more than {MOST_DEEP} brackets or indents inside each other: is it a job file?")
 
 
 def _plain(node: yaml.Node, at: At, lines: Lines, name: str) -> Any:
