@@ -11,8 +11,8 @@ PY := $(VENV)/bin/python
 unexport PYTHONHOME PYTHONPATH
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-# How many pytest processes; the suite is made for two cores.
-JOBS ?= 2
+# How many pytest processes: the suite is made for two cores, and waits for half of its time.
+JOBS ?= 3
 # Further arguments for pytest, for instance: make test ARGS='-k digest'
 ARGS ?=
 PYTEST := $(PY) -m pytest
@@ -68,7 +68,7 @@ format: setup  ## let ruff fix what it can
 test: test-core test-page  ## the suite: about 15 minutes on two cores; says what it skipped and why
 
 test-core: setup
-	$(PYTEST) -n $(JOBS) --dist loadfile -m 'not hosts and not long and not page' $(ARGS)
+	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder -m 'not hosts and not long and not page' $(ARGS)
 
 test-page: setup
 	$(PYTEST) -m 'page and not long' tests/page

@@ -17,6 +17,21 @@ settings.register_profile("steady", UNTIMED, derandomize=True)
 settings.register_profile("exploring", UNTIMED, derandomize=False)
 settings.load_profile("exploring" if os.environ.get("STRETTO_EXPLORE") else "steady")
 
+TESTS = Path(__file__).parent
+LONGEST = [
+    TESTS / name
+    for name in (
+        "server/test_server_real.py", "batching/test_runs.py", "examples/test_examples.py", "durability/test_lives.py",
+        "server/test_server_faults.py", "hosts/test_etcd_access.py", "durability/test_restart_mode.py",
+    )
+]  # fmt: skip
+"""Files that take a minute and more, the longest first."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files begin early: one that begins last is what all processes but one wait for."""
+    items.sort(key=lambda item: LONGEST.index(item.path) if item.path in LONGEST else len(LONGEST))
+
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
