@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from policy_builders import job, model, nodes
 
 from stretto.scheduling.choosing import choose, total
-from stretto.scheduling.policies.goodput import goodput
+from stretto.scheduling.policies.goodput import Tuning, goodput
 from stretto.scheduling.words import Allocation, Job
 
 
@@ -88,6 +88,27 @@ def test_of_two_equal_jobs_the_one_with_less_left_gets_more() -> None:
     short, long = job("short", remaining=1e6, most=64), job("long", remaining=1e9, most=64)
     answer = goodput([long, short], nodes(4), Allocation(), 600.0)
     assert answer.workers("short") > answer.workers("long") >= 1
+
+
+def test_in_a_crowd_presumed_lengths_count_less_and_declared_ones_as_always() -> None:
+    def slots_of_the_old(tuning: Tuning, *, declared: bool) -> int:
+        jobs = [
+            job(
+                f"{age}-{n}",
+                arrival_s=float(n),
+                attained_s=attained_s,
+                remaining=left if declared else None,
+                models={"default": model(noise=200.0)},
+            )
+            for age, count, attained_s, left in (("old", 16, 2e5, 1e9), ("young", 8, 1e2, 1e6))
+            for n in range(count)
+        ]
+        answer = goodput(jobs, nodes(16), Allocation(), 100.0, tuning=tuning)
+        return sum(answer.workers(f"old-{n}") for n in range(16))
+
+    credulous = Tuning(crowd=float("inf"), last_share=0.0)
+    assert slots_of_the_old(Tuning(), declared=False) > slots_of_the_old(credulous, declared=False)
+    assert slots_of_the_old(Tuning(), declared=True) == slots_of_the_old(credulous, declared=True)
 
 
 def test_a_higher_priority_gets_more() -> None:

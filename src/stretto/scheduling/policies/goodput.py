@@ -3,7 +3,8 @@
 Every job's fitted model gives its speed on every size. An option is worth the job's weight times its speed. The weight is what a
 unit of the job's work is worth in a look ahead over all present jobs (lookahead.py), whose objective is the sum of completion
 times and, `last` times, the end of them all. A job's length is declared, or learned from its family (lengths.py), or
-presumed: as long again as the class by attained service that it has reached.
+presumed: as long again as the class by attained service that it has reached. Presumed lengths are believed the less the more
+jobs there are.
 
 A size that is not the present one counts with its pause: over the rest of the job where its length is known; over the time that it
 can be expected to last where the job has been on that size before, which is as long as the present size has lasted. A size that
@@ -34,6 +35,11 @@ class Tuning:
     """Exponent of the ranks by length that a look ahead begins with: between equal shares (0) and one after the other."""
     last: float = 1.0
     """How many jobs the end of the last one counts as: with 0 the longest jobs pay for everybody's average with their own end."""
+    last_share: float = 0.1
+    """The same as a share of the jobs of unknown length, where that is more: which of many is the last one is not known."""
+    crowd: float = 0.2
+    """Jobs for each slot beyond which presumed lengths are believed less: the more jobs, the more often a long one is taken for
+    a short one, and the longer whoever is put behind it waits."""
     first_s: float = 900.0
     """Slot-seconds up to which a job of unknown length counts as short; the following classes are `factor` times as long each."""
     factor: float = 4.0
@@ -81,17 +87,19 @@ def _waited_s(job: Job, time_s: float) -> float:
 
 def value(setting: Setting, tuning: Tuning = DEFAULT, ended: Sequence[float] = ()) -> Floats:
     """What every option of every job is worth."""
-    left_s = _left_s(setting)
+    left = work_left(setting.jobs)
+    left_s, presumed = _left_s(setting, left), int(np.isnan(left).sum())
     # One measure for all: whoever is paid in another currency than the others is squeezed, or squeezes them.
     length = np.where(np.isfinite(left_s), left_s, _presumed_s(setting, tuning, ended))
-    weight = _worths(setting, length, tuning) * _importance(setting, left_s, tuning)
+    worth = _worths(setting, length, presumed, tuning) ** _belief(setting, presumed, tuning)
+    weight = worth * _importance(setting, left_s, tuning)
     return weight[:, None] * effective_speed(setting, left_s, tuning)
 
 
-def _left_s(setting: Setting) -> Floats:
+def _left_s(setting: Setting, left: Floats) -> Floats:
     """Seconds left on one worker; NaN where nothing is known of a job's length or speed."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(setting.table.single > 0, work_left(setting.jobs) / setting.table.single, np.nan)
+        return np.where(setting.table.single > 0, left / setting.table.single, np.nan)
 
 
 def _done_s(setting: Setting) -> Floats:
@@ -121,13 +129,21 @@ def _ranks(setting: Setting, length: Floats) -> Floats:
     return ranks
 
 
-def _worths(setting: Setting, length: Floats, tuning: Tuning) -> Floats:
+def _worths(setting: Setting, length: Floats, presumed: int, tuning: Tuning) -> Floats:
     table = setting.table
     capacity = float(sum(group.capacity for group in table.groups))
     ranks = _ranks(setting, length)
     # Equals one after the other, as they came: a look ahead that treats them alike would end all of them late.
     apart = length * (1.0 + 1e-3 * (1.0 - ranks))
-    return worths(ranks**tuning.guess, apart, pieces(table.later, table.size), capacity, last=tuning.last)
+    last = max(tuning.last, tuning.last_share * presumed)
+    return worths(ranks**tuning.guess, apart, pieces(table.later, table.size), capacity, last=last)
+
+
+def _belief(setting: Setting, presumed: int, tuning: Tuning) -> float:
+    """Exponent of the worths, one for all jobs: 1 where all lengths are known or few jobs are there, less in a crowd."""
+    slots = sum(group.capacity for group in setting.table.groups)
+    jobs = len(setting.jobs)
+    return 1.0 - presumed / jobs * (1.0 - min(1.0, tuning.crowd * slots / jobs))
 
 
 def _importance(setting: Setting, left_s: Floats, tuning: Tuning) -> Floats:
