@@ -137,11 +137,11 @@ def test_a_clock_that_was_set_back_holds_nobody_for_ever() -> None:
 
 
 def test_a_pin_that_is_taken_away_leaves_no_trace_in_what_is_known_of_a_job() -> None:
-    models, measured = policy_process.Models(), {"a": (16, ((1, 60.0), (2, 120.0)))}
+    models, paces = policy_process.Models(), {"a": (16, ((1, 60.0), (2, 120.0)))}
 
     def decided(most: int) -> int:
         job = Job("a", 0.0, least=1, most=most, profiled=2, pause_s=0.01)
-        found = Snapshot("goodput", [job], [Node("n0", 2)], {"a": (("n0", 1),)}, 100.0, measured)
+        found = Snapshot("goodput", [job], [Node("n0", 2)], {"a": (("n0", 1),)}, 100.0, paces)
         return decide(found, models.add(found), None).workers("a")
 
     assert decided(1) == 1, "pinned to one worker while its speeds are fitted"

@@ -1,4 +1,4 @@
-"""What finished jobs took is told to the policy for the next ones of their family."""
+"""What finished jobs took, and how fast they were, is told to the policy for the next ones of their family."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from stretto.scheduling.words import Node
 from stretto.server.app import Server, build
+from stretto.server.decisions.policy_process import Models, decide
 from stretto.server.jobs import journal
 from stretto.server.jobs.families import MOST_FAMILIES, MOST_FINISHED, Families, family
 from stretto.server.jobs.known import Known
@@ -131,3 +133,29 @@ def test_a_policy_is_told_what_finished_jobs_took_before_and_after_a_restart(hom
     again = open_server(home)
     assert told(again) == (16.0, (40.0, 56.0))
     close_server(again)
+
+
+def waiting(job: str, *, steps: int, script: str = "train.py") -> Draft:
+    spec = {"name": job[2:], "run": ["python", script], "elastic": {"min": 1, "max": 2}, "steps": steps}
+    return Draft("submitted", "", {"id": job, "tenant": "default", "spec": spec})
+
+
+def test_of_those_who_wait_the_one_with_fewer_steps_goes_first_where_its_family_is_known(home: Path) -> None:
+    server = open_server(home)
+    long, short, other = "j-eeeeeeeeeeee", "j-ffffffffffff", "j-gggggggggggg"
+
+    async def lives() -> None:
+        await live(server, "j-bbbbbbbbbbbb", steps=5, end="finished")
+        await server.book.append(long, [waiting(long, steps=1000)])
+        await server.book.append(short, [waiting(short, steps=10)])
+        await server.book.append(other, [waiting(other, steps=10, script="other.py")])
+
+    asyncio.run(lives())
+    snapshot = server.decider._snapshot()
+    assert [(job.name, job.remaining) for job in snapshot.jobs] == [(long, 8000.0), (short, 80.0), (other, None)]
+    assert snapshot.paces.keys() == {long, short}, "nothing is presumed of a family that nobody has seen"
+    both = replace(snapshot, policy="goodput", jobs=snapshot.jobs[:2], nodes=[Node("node0", 1)], places={})
+    assert decide(both, Models().add(both), None).places == {short: (("node0", 1),)}
+    unknown = replace(both, jobs=[replace(job, remaining=None, done=None, finished=()) for job in both.jobs], paces={})
+    assert decide(unknown, Models().add(unknown), None).places == {long: (("node0", 1),)}, "a control: else as they came"
+    close_server(server)

@@ -17,7 +17,7 @@ from stretto.scheduling.words import Node, Placement, size
 from stretto.server.conductor import Conductor
 from stretto.server.decisions.fitting import FIXED_SIZES, fit, make_room
 from stretto.server.decisions.policies import Answer, Runner, Snapshot
-from stretto.server.decisions.snapshot import SCHEDULED, job_view, measured, nodes_view, places_view, turns, without_held
+from stretto.server.decisions.snapshot import SCHEDULED, job_view, nodes_view, places_view, turns, without_held
 from stretto.server.jobs.ending import next_run
 from stretto.server.jobs.state import Conflict, Draft, Record
 from stretto.server.models import ACTIVE, JobState
@@ -89,14 +89,19 @@ class Decider:
         nodes = nodes_view(conductor.cluster.nodes(), cordoned=self.cordoned)
         known = conductor.book.known
         quota = conductor.settings.quota
-        seen = {record.id: found for record in records if (found := measured(known[record.id])) is not None}
+        families = conductor.book.families
+        for record in records:
+            families.runs(record, known[record.id])
+        # Who has not begun is taken to be as fast as its family: that, and a declared number of steps, tells short from long.
+        paces = {one.id: found for one in records if (found := known[one.id].pace() or families.pace(one)) is not None}
         usable = without_held(nodes, leaving)
         now = time.time()
         free = turns(records, slots=sum(node.slots for node in usable), now=now, turn_s=conductor.settings.turn_s)
-        took = conductor.book.families.took
         jobs = [
-            job_view(one, known[one.id], quota=quota, now=now, preemptible=one.id in free, finished=took(one)) for one in records
-        ]
+            job_view(one, known[one.id], quota=quota, now=now, preemptible=one.id in free, finished=families.took(one),
+                     batch=paces[one.id][0] if one.id in paces else None)
+            for one in records
+        ]  # fmt: skip
         places = fit(jobs, usable, _on(places_view(records), nodes))
         if self.policy not in FIXED_SIZES:
             places = make_room(jobs, usable, places)
@@ -106,7 +111,7 @@ class Decider:
             nodes=usable,
             places=places,
             time_s=now,
-            measured=seen,
+            paces=paces,
             cooldown_s=conductor.settings.cooldown_s,
         )
 

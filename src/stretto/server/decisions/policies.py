@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from stretto.core.errors import PolicyError
 from stretto.scheduling import policies, registry
 from stretto.scheduling.words import Allocation, Job, Node, Placement, size
+from stretto.server.jobs.known import Pace
 
 MOST_ANSWER = 64 << 20
 READY = b"ready\n"
@@ -44,8 +45,8 @@ class Snapshot:
     nodes: Sequence[Node]
     places: Mapping[str, Placement]
     time_s: float
-    measured: Mapping[str, tuple[int, tuple[tuple[int, float], ...]]] = field(default_factory=dict)
-    """Batch and speeds of jobs that report no model of their own."""
+    paces: Mapping[str, Pace] = field(default_factory=dict)
+    """Batch and speeds, for jobs that report no model of their own."""
     cooldown_s: float = 0.0
 
 

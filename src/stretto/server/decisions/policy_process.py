@@ -19,6 +19,7 @@ from stretto.scheduling.registry import load
 from stretto.scheduling.words import Allocation, Job
 from stretto.server.decisions.policies import READY, Snapshot, current, names
 from stretto.server.decisions.snapshot import from_speeds
+from stretto.server.jobs.known import Pace
 
 MOST_MEMORY = 8 << 30
 FITTING_S = 0.5
@@ -26,24 +27,30 @@ FITTING_S = 0.5
 
 
 class Models:
-    """Models of jobs that report none of their own, from their measured speeds, fitted again when these have changed."""
+    """Models of jobs that report none of their own, from measured speeds: one fit for all that are alike, again when these have
+    changed."""
 
     def __init__(self) -> None:
-        self._fitted: dict[str, tuple[object, GoodputModel | None]] = {}
+        self._fitted: dict[Pace, GoodputModel | None] = {}
+        self._latest: dict[str, Pace] = {}
 
     def add(self, snapshot: Snapshot) -> list[Job]:
         kind = snapshot.nodes[0].kind if snapshot.nodes else "default"
         until = time.monotonic() + FITTING_S
-        self._fitted = {name: self._fitted[name] for name in snapshot.measured if name in self._fitted}
-        return [self._one(job, snapshot, kind, until) for job in snapshot.jobs]
+        jobs = [self._one(job, snapshot, kind, until) for job in snapshot.jobs]
+        self._latest = {name: pace for name, pace in self._latest.items() if name in snapshot.paces}
+        self._fitted = {pace: self._fitted[pace] for pace in set(self._latest.values())}
+        return jobs
 
     def _one(self, job: Job, snapshot: Snapshot, kind: str, until: float) -> Job:
-        seen = snapshot.measured.get(job.name)
-        if job.models or seen is None:
+        pace = snapshot.paces.get(job.name)
+        if job.models or pace is None:
             return job
-        if self._fitted.get(job.name, (None, None))[0] != seen and time.monotonic() < until:
-            self._fitted[job.name] = (seen, from_speeds(*seen))
-        model = self._fitted.get(job.name, (None, None))[1]
+        if pace not in self._fitted and time.monotonic() < until:
+            self._fitted[pace] = from_speeds(*pace)
+        if pace in self._fitted:
+            self._latest[job.name] = pace
+        model = self._fitted.get(self._latest.get(job.name, pace))
         return replace(job, models={kind: model}) if model is not None else job
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -40,13 +39,15 @@ def limits(record: Record, known: Known) -> tuple[int, int, str]:
 
 
 def job_view(
-    record: Record, known: Known, *, quota: int | None, now: float, preemptible: bool = True, finished: tuple[float, ...] = ()
-) -> Job:
-    """A job as far as a policy may know it. `finished`: what jobs of its family took that have ended well."""
+    record: Record, known: Known, *, quota: int | None, now: float, preemptible: bool = True, finished: tuple[float, ...] = (),
+    batch: int | None = None,
+) -> Job:  # fmt: skip
+    """A job as far as a policy may know it. `finished`: what jobs of its family took that have ended well; `batch`: that of its
+    family, for a job that has not begun."""
     least, most, why = limits(record, known)
     steps = known.steps_in_all(record.spec.steps)
     left = max(0, steps - known.step) if steps else None
-    batch = known.batch
+    batch = known.batch or batch
     model = fitted(known.report)
     return Job(
         name=record.id,
@@ -130,18 +131,6 @@ def fitted(report: Mapping[str, Any]) -> GoodputModel | None:
         return found if found.sane else None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return None
-
-
-def measured(known: Known) -> tuple[int, tuple[tuple[int, float], ...]] | None:
-    """(batch, (workers, samples a second)…) of a job that reports no model: one is fitted from this, off the server's thread."""
-    if known.batch is None or not known.speeds:
-        return None
-    return known.batch, tuple(sorted((int(workers), _rough(speed)) for workers, speed in known.speeds.items()))
-
-
-def _rough(speed: float) -> float:
-    """In steps of five percent: a fit for every flicker would cost more than it is worth."""
-    return 1.05 ** round(math.log(speed, 1.05)) if speed > 0 else 0.0
 
 
 def from_speeds(batch: int, speeds: Sequence[tuple[int, float]]) -> GoodputModel | None:

@@ -1,4 +1,4 @@
-"""What jobs of the same kind took: the sample from which a policy guesses how long the next one will.
+"""What jobs of the same kind took, and how fast they were: from that a policy guesses how long the next one will take.
 
 A family is a script of one tenant in one folder, whatever its arguments: the same training run again and again is the
 common case, and what its arguments mean is not the server's to guess. A tenant's lengths are told to its own jobs only.
@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from statistics import median
 
-from stretto.server.jobs.known import Known
+from stretto.server.jobs.known import Known, Pace
 from stretto.server.jobs.state import Record
 from stretto.server.jobs.work import work_of
 from stretto.server.models import JobState
@@ -34,9 +34,27 @@ class Families:
 
     _took: OrderedDict[Family, deque[tuple[float, float]]] = field(default_factory=OrderedDict)
     """(samples, seconds from the first step to the end) of each."""
+    _paces: OrderedDict[Family, Pace] = field(default_factory=OrderedDict)
+    """Of the one that was seen last."""
+
+    def runs(self, record: Record, known: Known) -> None:
+        """How fast a job is that has begun."""
+        pace = known.pace()
+        if pace is None:
+            return
+        key = family(record)
+        self._paces[key] = pace
+        self._paces.move_to_end(key)
+        while len(self._paces) > MOST_FAMILIES:
+            self._paces.popitem(last=False)
+
+    def pace(self, record: Record) -> Pace | None:
+        """Batch and speeds of this one's family."""
+        return self._paces.get(family(record))
 
     def ended(self, record: Record, known: Known) -> None:
         """A job that has ended: if it ended well, what it took counts."""
+        self.runs(record, known)
         if record.state is not JobState.FINISHED or known.samples <= 0:
             return
         key = family(record)

@@ -21,6 +21,8 @@ CURVES = ("goodput", "noise_scale", "efficiency")
 LOADERS = 16
 """Different loaders of a job that are followed at a time."""
 SMOOTH = 0.2
+Pace = tuple[int, tuple[tuple[int, float], ...]]
+"""A batch, and (workers, samples a second) for every number of workers that a job has had."""
 UNKNOWN = "?"
 """In `Known.edges` after a resume: the next commit may begin anywhere."""
 
@@ -100,6 +102,12 @@ class Known:
         """Until its end at the present speed."""
         steps = self.steps_in_all(steps)
         return max(0, steps - self.step) / self.steps_per_s if steps and self.steps_per_s else None
+
+    def pace(self) -> Pace | None:
+        """What was measured of its speed so far."""
+        if self.batch is None or not self.speeds:
+            return None
+        return self.batch, tuple(sorted((int(workers), _rough(speed)) for workers, speed in self.speeds.items()))
 
     def progress(self, *, steps: int | None) -> dict[str, Any]:
         """The fields of `models.Progress`, as plain values: every line of every list has them."""
@@ -212,3 +220,8 @@ def _whole(value: object) -> int | None:
 
 def _blend(old: float | None, new: float) -> float:
     return new if old is None else old + SMOOTH * (new - old)
+
+
+def _rough(speed: float) -> float:
+    """In steps of five percent: a fit for every flicker would cost more than it is worth."""
+    return 1.05 ** round(math.log(speed, 1.05)) if speed > 0 else 0.0
