@@ -42,6 +42,10 @@ anew the same change is worth 0.2% at load 1.0, which is nothing, and 4.5% at lo
 }
 """What profiles have shown of bars that are missed; shown only while one of that benchmark is."""
 REMARKS = {
+    "sharing": """\
+The jobs are twice as long as those of 2026-11-16 (12, 40, 80 and 120 epochs instead of 6, 20, 40 and 60). This machine trains
+faster, and with the old lengths half of a short job's 6.7 s was its start (3 s, most of it `import torch`), which no policy can
+shorten: 0.717 and 0.746 were measured with them, and 0.653 on the slower machine of that day.""",
     "checkpoint": """\
 Both cores are busy with training, so a save has none of its own: all its CPU is taken from the steps. Shards of 16 MB and
 more are written past the page cache (O_DIRECT), so the thread that saves a worker's half of the state (600 MB) takes 0.49 s

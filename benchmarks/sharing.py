@@ -47,9 +47,9 @@ class Planned:
 
 
 PLAN = (
-    Planned("long-a", 60, 1.0, 0.0), Planned("short-a", 6, 1.0, 1.0), Planned("short-b", 6, 0.5, 2.0),
-    Planned("middle-a", 20, 1.0, 3.0), Planned("short-c", 6, 1.0, 6.0), Planned("middle-b", 20, 0.5, 8.0),
-    Planned("short-d", 6, 0.5, 10.0), Planned("long-b", 40, 1.0, 12.0),
+    Planned("long-a", 120, 1.0, 0.0), Planned("short-a", 12, 1.0, 1.0), Planned("short-b", 12, 0.5, 2.0),
+    Planned("middle-a", 40, 1.0, 3.0), Planned("short-c", 12, 1.0, 6.0), Planned("middle-b", 40, 0.5, 8.0),
+    Planned("short-d", 12, 0.5, 10.0), Planned("long-b", 80, 1.0, 12.0),
 )  # fmt: skip
 
 
