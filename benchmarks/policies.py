@@ -85,11 +85,11 @@ def policy_of(name: str) -> Policy:
 
 def simulate(folder: Path, name: str, load: str, number: int) -> dict[str, Any]:
     """`name` is a policy, with +declared for declared lengths, +history if it is told what finished jobs of the same application
-    took, +stopfree for stretto's own pauses, #n for a seed."""
+    took, +stopfree for stretto's own pauses, +at-once for decisions also when jobs come and go, #n for a seed."""
     costs: Costs = StopFree() if "+stopfree" in name else Restart(30.0)
     plain = name.partition("+")[0].partition("#")[0]
     jobs = build(read_trace(workload(folder, load, number)), policy=plain, declared="+declared" in name, costs=costs)
-    settings = Settings(costs=costs, history="+history" in name)
+    settings = Settings(costs=costs, history="+history" in name, on_events="+at-once" in name)
     started = time.process_time()
     outcome = Simulation(jobs, [Node(f"node-{n:02d}", 4) for n in range(16)], policy_of(name), settings).run()
     return figures(outcome).document() | {"cpu_s": time.process_time() - started}
@@ -187,6 +187,11 @@ def better(folder: Path, loads: Sequence[str]) -> list[Row]:
                 ratio(folder, "goodput+stopfree", load, "average_s"),
             )
         )
+        # As the job server decides. Pollux' published system has a fixed interval, so this is beside the comparison, not in it.
+        for name in ("goodput+at-once", "goodput+declared+at-once"):
+            peers = {figure: ratio(folder, name, load, figure) for figure in ("p99_s", "makespan_s", "fairness_worst")}
+            told = f"load {load}: average of {name} / pollux every 60 s"
+            rows.append(inform(told, ratio(folder, name, load, "average_s"), peers=peers))
     return rows
 
 
