@@ -80,7 +80,8 @@ def test_what_a_run_line_means(run: object, kind: str) -> None:
 # -- journals ------------------------------------------------------------------------------------------------------------
 
 NASTY = [None, True, float("nan"), float("inf"), -1, 10**400, 2**63, -0.0, 1.5, 3, "", "x" * 10, [], [1, 2], {}, {"loss": 1.0},
-         {"loss": float("nan"), "a": None, "model": 5}, {"model": {"throughput": []}}, "job"]  # fmt: skip
+         {"loss": float("nan"), "a": None, "model": 5}, {"model": {"throughput": []}},
+         {"goodput": float("nan"), "model": {"throughput": {"a": float("inf")}}}, "job"]  # fmt: skip
 NAMES = [
     "t",
     "step",
@@ -96,6 +97,7 @@ NAMES = [
     "state",
     "pause_ms",
     "worker",
+    "of",
 ]
 KINDS = ["switch", "commit", "report", "resume", "end", "event", "other"]
 lines = st.builds(
@@ -109,9 +111,10 @@ lines = st.builds(
 def test_whatever_a_job_writes_into_its_journal_harms_nobody(found: list[dict[str, object]]) -> None:
     known = Known()
     reading = journal.read(record(state=JobState.STARTING), known, found)
-    json.dumps(known.document(), allow_nan=True)
+    json.dumps(known.document(), allow_nan=False)
+    assert Known.read(json.loads(json.dumps(known.document()))) == known, "the server reads it again as it was"
     for point in reading.points:
-        json.dumps(point.values, allow_nan=False)
+        assert json.loads(json.dumps(point.values, allow_nan=False)) == point.values
     Progress.model_validate(known.progress(steps=None)).model_dump_json()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from itertools import pairwise
 from pathlib import Path
@@ -12,15 +13,19 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
+from stretto.clusters.tail import Tail
 from stretto.core.errors import UsageError
+from stretto.server.api import views
+from stretto.server.api.hub import dump
+from stretto.server.jobs import journal
 from stretto.server.jobs.book import Book
-from stretto.server.jobs.known import Point
+from stretto.server.jobs.known import Known, Point
 from stretto.server.jobs.state import Changed, Conflict, Draft, Record, fold
 from stretto.server.models import JobState, Scope, TokenRequest
 from stretto.server.storage import records, tables, tokens
 from stretto.server.storage.database import Lock, connect, migrate
 from stretto.server.storage.ledger import Ledger
-from stretto.server.storage.records import Batch, Storage, StorageDown
+from stretto.server.storage.records import Batch, Storage, StorageDown, Stored
 from stretto.server.storage.tokens import TokenStore
 
 SPEC = {"name": "digits", "run": ["python", "train.py"], "elastic": {"min": 1, "max": 4}}
@@ -277,3 +282,60 @@ def test_a_database_that_stays_locked_is_said_and_changes_nothing(tmp_path: Path
 def test_a_database_url_that_cannot_work_is_refused_with_the_fix(url: str) -> None:
     with pytest.raises(UsageError, match=r"sqlite:///file\.db or postgresql://"):
         connect(url)
+
+
+def test_numbers_that_are_none_in_what_a_job_reports_keep_nobody_from_being_written(storage: Storage) -> None:
+    """PostgreSQL refuses NaN in JSON, and with it the whole transaction: that of all jobs."""
+    endless = float("inf")
+    nasty = {"goodput": float("nan"), "model": {"throughput": {"a": endless}, "parts": [-endless, 1.0]}, "utilisation": 0.5}
+
+    async def write() -> None:
+        book = Book(storage, publish=lambda stored: None)
+        names = ("j-aaaaaaaaaaaa", "j-baaaaaaaaaaa")
+        for name in names:
+            await book.append(name, [submitted(name)])
+        report = {"kind": "report", "t": 1.0, "of": "job", "metrics": nasty}
+        journal.read(book.records[names[0]], book.known[names[0]], [report])
+        book.known[names[1]].step = 7
+        await book.flush(names)
+
+    asyncio.run(write())
+    found = [Known.read(known) for _, known in storage.jobs()]
+    assert [one.step for one in found] == [0, 7]
+    assert found[0].report == {"goodput": None, "model": {"throughput": {"a": None}, "parts": [None, 1.0]}, "utilisation": 0.5}
+
+
+def test_an_error_with_letters_that_no_database_takes_is_written_down_and_shown(storage: Storage, tmp_path: Path) -> None:
+    """As a script's exception has it that quotes what it could not read: NUL, and half of a surrogate pair."""
+    nasty = "bad \x00 and \ud800 in \U0001f600"
+    path = tmp_path / "journal.jsonl"
+    lines = [
+        {"kind": "event", "t": 1.0, "what": "died", "worker": "w0", "text": nasty},
+        {"kind": "report", "t": 1.0, "metrics": {nasty: 1.0, "loss": float("nan")}},
+        {"kind": "end", "t": 2.0, "state": "failed", "error": nasty},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    raw = json.dumps({"kind": "event", "t": 1.0, "what": "died", "text": "raw \ud800"}, ensure_ascii=False)
+    with path.open("ab") as file:
+        file.write(raw.encode("utf-8", "surrogatepass") + b"\n")
+    published: list[Stored] = []
+
+    async def write() -> Known:
+        book = Book(storage, publish=published.extend)
+        await book.append("j-aaaaaaaaaaaa", [submitted(), Draft("allocated", "", {"nodes": {"n": 1}, "run": "r"})])
+        record, known = book.records["j-aaaaaaaaaaaa"], book.known["j-aaaaaaaaaaaa"]
+        reading = journal.read(record, known, Tail(path).read())
+        assert len(reading.drafts) == 2
+        book.buffered[record.id] = reading.points
+        await book.append(record.id, [*reading.drafts, Draft("failed", str((known.end or {})["error"]), {"error": "e"})])
+        await book.flush([record.id])
+        return known
+
+    known = asyncio.run(write())
+    shown = "bad \ufffd and \ufffd in \U0001f600"
+    assert known.end is not None
+    assert known.end["error"] == shown
+    assert published[-1].text == storage.events()[-1].text == shown
+    assert all(dump(views.event(one)).encode() for one in published), "the stream can carry it"
+    with pytest.raises((UnicodeError, sa.exc.DataError)):
+        asyncio.run(Book(storage, publish=published.extend).note(Draft("server", "raw \ud800", {})))

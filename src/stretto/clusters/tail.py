@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 MOST_BYTES = 512 * 1024
 MOST_LINE = 256 * 1024
+ILLEGIBLE = re.compile("[\x00\ud800-\udfff]")
+"""Letters that JSON can spell, and no database, stream or terminal takes: NUL, and halves of surrogate pairs."""
 
 
 @dataclass(slots=True)
@@ -38,7 +41,21 @@ class Tail:
 
 def _parse(line: bytes) -> Mapping[str, Any] | None:
     try:
-        value = json.loads(line)
+        value = json.loads(line, parse_constant=_no_number)
+        if b"\\u" in line or b"\xed" in line:
+            value = _legible(value)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) and isinstance(value.get("kind"), str) else None
+
+
+def _no_number(_: str) -> None:
+    """NaN and infinities are Python's own additions to JSON."""
+
+
+def _legible(value: Any) -> Any:
+    if isinstance(value, str):
+        return ILLEGIBLE.sub("\N{REPLACEMENT CHARACTER}", value)
+    if isinstance(value, dict):
+        return {_legible(key): _legible(one) for key, one in value.items()}
+    return [_legible(one) for one in value] if isinstance(value, list) else value

@@ -18,6 +18,8 @@ REPORTED = ("goodput", "noise_scale", "efficiency", "model", "utilisation")
 """What is kept of a job's own document, for decisions."""
 CURVES = ("goodput", "noise_scale", "efficiency")
 """What of it becomes a curve."""
+DEEP = 4
+"""Levels of a job's own document: a fitted model has two."""
 LOADERS = 16
 """Different loaders of a job that are followed at a time."""
 SMOOTH = 0.2
@@ -185,7 +187,7 @@ class Known:
             return None
         values = numbers(metrics)
         if line.get("of") == "job":
-            self.report = {name: metrics[name] for name in REPORTED if name in metrics}
+            self.report = {name: plain(metrics[name]) for name in REPORTED if name in metrics}
             values = {name: values[name] for name in CURVES if name in values}
         elif "loss" in values:
             self.loss = values["loss"]
@@ -193,6 +195,15 @@ class Known:
             return None
         self.latest = {**self.latest, **values}
         return Point(step=max(0, self.step - 1), t=t, workers=self.workers, values=self.latest)
+
+
+def plain(value: Any, *, deep: int = DEEP) -> Any:
+    """The same in numbers that are numbers and not too deep: what every database takes."""
+    if isinstance(value, dict):
+        return {key: plain(one, deep=deep - 1) for key, one in value.items()} if deep else None
+    if isinstance(value, list):
+        return [plain(one, deep=deep - 1) for one in value] if deep else None
+    return finite(value) if isinstance(value, float) else value
 
 
 def numbers(metrics: object) -> dict[str, float]:
