@@ -90,10 +90,12 @@ class Decider:
         known = conductor.book.known
         quota = conductor.settings.quota
         families = conductor.book.families
-        for record in records:
-            families.runs(record, known[record.id])
+        paces = {one.id: pace for one in records if (pace := known[one.id].pace()) is not None}
+        for one in records:
+            if one.id in paces:
+                families.runs(one, paces[one.id])
         # Who has not begun is taken to be as fast as its family: that, and a declared number of steps, tells short from long.
-        paces = {one.id: found for one in records if (found := known[one.id].pace() or families.pace(one)) is not None}
+        paces |= {one.id: pace for one in records if one.id not in paces and (pace := families.pace(one)) is not None}
         usable = without_held(nodes, leaving)
         now = time.time()
         free = turns(records, slots=sum(node.slots for node in usable), now=now, turn_s=conductor.settings.turn_s)

@@ -37,11 +37,8 @@ class Families:
     _paces: OrderedDict[Family, Pace] = field(default_factory=OrderedDict)
     """Of the one that was seen last."""
 
-    def runs(self, record: Record, known: Known) -> None:
+    def runs(self, record: Record, pace: Pace) -> None:
         """How fast a job is that has begun."""
-        pace = known.pace()
-        if pace is None:
-            return
         key = family(record)
         self._paces[key] = pace
         self._paces.move_to_end(key)
@@ -54,7 +51,9 @@ class Families:
 
     def ended(self, record: Record, known: Known) -> None:
         """A job that has ended: if it ended well, what it took counts."""
-        self.runs(record, known)
+        pace = known.pace()
+        if pace is not None:
+            self.runs(record, pace)
         if record.state is not JobState.FINISHED or known.samples <= 0:
             return
         key = family(record)
