@@ -6,7 +6,7 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from made import SPEC, record
 
@@ -108,6 +108,7 @@ lines = st.builds(
 
 
 @given(st.lists(lines, max_size=10))
+@example([{"kind": "report", "t": 1.0, "of": "job", "metrics": {"goodput": float("nan"), "model": [float("inf"), [[[[[1]]]]]]}}])
 def test_whatever_a_job_writes_into_its_journal_harms_nobody(found: list[dict[str, object]]) -> None:
     known = Known()
     reading = journal.read(record(state=JobState.STARTING), known, found)
