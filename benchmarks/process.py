@@ -14,8 +14,15 @@ from pathlib import Path
 
 from benchmarks.report import ROOT
 
-# A benchmark that is told to stop unwinds, so that what it has started ends with it.
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+def _stop(*_: object) -> None:
+    """A benchmark that is told to stop unwinds, so that what it has started ends with it; to be told twice (by `timeout`, and by
+    make that `timeout` has told) must not interrupt that."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(143)
+
+
+signal.signal(signal.SIGTERM, _stop)
 
 PYTHON = sys.executable
 Process = subprocess.Popen[bytes]
