@@ -40,6 +40,19 @@ def test_the_place_and_the_time_of_the_last_beat_are_seen(fd: int) -> None:
     assert reader.read().activity is Activity.EXCHANGE
 
 
+def test_a_pass_says_whether_it_trains_and_on_which_loader(fd: int) -> None:
+    beat, reader = Beat(fd), BeatReader(fd)
+    assert reader.read().loader == -1
+    beat.enter_pass(train=False, loader=2, step=5, pass_=0)
+    beat.enter_slice(5, 0, 3)
+    beat.leave_slice(Activity.EXCHANGE)
+    pulse = reader.read()
+    assert (pulse.train, pulse.loader, pulse.step, pulse.activity) == (False, 2, 5, Activity.EXCHANGE)
+    beat.enter_pass(train=True, loader=0, step=9, pass_=1)
+    pulse = reader.read()
+    assert (pulse.train, pulse.loader, pulse.step, pulse.pass_, pulse.slices) == (True, 0, 9, 1, 1)
+
+
 def test_the_median_of_the_slices_is_kept_by_the_writer(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)

@@ -173,6 +173,26 @@ def test_a_worker_with_another_model_is_refused_with_both_and_the_job_goes_on(la
     assert audit(run.records()).holds
 
 
+def test_misplaced_workers_are_refused_and_the_job_goes_on_without_more_of_them(launch: Launch, alone: dict[int, str]) -> None:
+    """Fewer than the job was started with: a refusal does not fail a job that can go on."""
+    run = launch(script("""
+        def trouble(step, place):
+            if step > 5 and int(WORKER[1:]) > 1:
+                job._telling.say("misplaced", text=f"worker {WORKER} is in step {step} while the others evaluate")
+                time.sleep(1000)
+    """, epochs=12, pause_s=0.05), "--workers", "2")
+    run.until_step(6)
+    os.kill(run.pids()["w1"], signal.SIGKILL)
+    assert run.end() == 0, run.output()
+    refused = run.events("refused")
+    assert [one.worker for one in refused] == ["w2", "w3"]
+    assert refused[0].text.startswith("worker w2 is in step")
+    assert "while the others evaluate" in run.output()
+    assert "2 workers were refused for this reason" in run.events("warning")[0].text
+    assert run.result["digest"] == alone[12]
+    assert audit(run.records()).holds
+
+
 def test_allow_mixed_admits_it_and_says_what_is_lost(launch: Launch) -> None:
     different = """
         if WORKER == "w1": torch.set_float32_matmul_precision("high")

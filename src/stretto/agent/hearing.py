@@ -75,6 +75,8 @@ class Hearing:
                 shown = "" if fields.get("usage") else str(fields.get("traceback", ""))
                 worker.crash = Crash(worker.name, fields.get("tick"), fields["type"], fields["text"], shown,
                                      usage=bool(fields.get("usage")))
+            case "misplaced":
+                self._agent.let_go(worker, fields["text"], refused=True, recurring=True)
             case "finished":
                 self._finished(worker, fields)
             case "left":
@@ -104,7 +106,7 @@ class Hearing:
                                                "bits for any number of workers", worker=worker.name)
             self._agent.mixed = True
         elif not worker.dismissed:
-            self._agent.let_go(worker, f"{text}. Make them alike, or allow it with --allow-mixed", refused=True)
+            self._agent.let_go(worker, f"{text}. Make them alike, or allow it with --allow-mixed", refused=True, recurring=True)
 
     def compare(self) -> None:
         """The job's fingerprint is known: it may be another host's."""

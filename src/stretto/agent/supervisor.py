@@ -138,7 +138,7 @@ class Supervisor:
         slices = self.slices or self.council.slices
         if slices and workers > slices:
             raise UsageError(too_many(slices, workers))
-        self._replacing.forfeited = 0
+        self._replacing.forgive()
         self.recorder.event("scale", f"from {self.council.wanted} to {workers} workers")
         self.council.want(workers)
         self.balance()
@@ -236,13 +236,16 @@ class Supervisor:
 
     # ---- ends of workers
 
-    def let_go(self, worker: Worker, reason: str, *, refused: bool = False) -> None:
-        """Ends a worker that is not at fault, or that does not fit: killed, because it may be anywhere in its script."""
+    def let_go(self, worker: Worker, reason: str, *, refused: bool = False, recurring: bool = False) -> None:
+        """Ends a worker that is not at fault, or that does not fit: killed, because it may be anywhere in its script.
+
+        `recurring` says that the next worker would probably be refused for the same reason.
+        """
         worker.dismissed = reason
         self.recorder.event("refused" if refused else "dismissed", reason, worker=worker.name)
         self._kill(worker)
         if refused:
-            self._replacing.replace(worker, f"was refused: it {reason}")
+            self._replacing.refused(worker, reason, recurring=recurring)
         elif worker.status.tick is not None:
             self._replacing.replace(worker, reason, counted=False)
 

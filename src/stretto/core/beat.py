@@ -21,10 +21,10 @@ BEAT_S = 0.1
 
 SIZE = 256
 _BEAT = struct.Struct("@d")
-_PLACE = struct.Struct("@qqqqdddq")
+_PLACE = struct.Struct("@qqqqdddqqq")
 _SEQUENCE = struct.Struct("@q")
 """Native order and aligned, so that one number is one store: never seen by halves."""
-_BEAT_AT, _SEQUENCE_AT, _PLACES_AT = 0, 8, (64, 128)
+_BEAT_AT, _SEQUENCE_AT, _PLACES_AT = 0, 8, (64, 160)
 _RECENT = 64
 _READS = 64
 
@@ -65,6 +65,10 @@ class Pulse:
     longest_s: float
     slices: int
     """How many slices this process has finished."""
+    train: bool = True
+    """Whether `step` and `pass_` are of a training loader, or of an evaluation."""
+    loader: int = -1
+    """The loader of the last pass; -1 before the first one."""
 
 
 class Beat:
@@ -77,7 +81,7 @@ class Beat:
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._sequence = 0
         self._entered = 0.0
-        self._place: list[int | float] = [int(Activity.STARTING), 0, 0, 0, time.monotonic(), 0.0, 0.0, 0]
+        self._place: list[int | float] = [int(Activity.STARTING), 0, 0, 0, time.monotonic(), 0.0, 0.0, 0, 1, -1]
         self._write()
         self.beat()
 
@@ -88,6 +92,12 @@ class Beat:
     def activity(self, code: Activity) -> None:
         self._place[0] = int(code)
         self._place[4] = time.monotonic()
+        self._write()
+
+    def enter_pass(self, *, train: bool, loader: int, step: int, pass_: int) -> None:
+        """A pass over a step begins. The activity stays what it is."""
+        self._place[1:4] = [step, pass_, 0]
+        self._place[8:10] = [int(train), loader]
         self._write()
 
     def enter_slice(self, step: int, pass_: int, slice: int) -> None:
@@ -136,9 +146,9 @@ class BeatReader:
             if after == before:
                 break
         (beaten,) = _BEAT.unpack_from(self._map, _BEAT_AT)
-        code, step, pass_, slice_, since, typical, longest, slices = place
+        code, step, pass_, slice_, since, typical, longest, slices, train, loader = place
         known = Activity(code) if code in Activity.__members__.values() else Activity.OUTSIDE
-        return Pulse(beaten, known, step, pass_, slice_, since, typical, longest, slices)
+        return Pulse(beaten, known, step, pass_, slice_, since, typical, longest, slices, train=bool(train), loader=loader)
 
     def close(self) -> None:
         self._map.close()

@@ -28,6 +28,7 @@ REQUIRED: dict[str, dict[str, type | tuple[type, ...]]] = {
     "digest": {"step": int},
     "event": {"what": str},
     "crash": {"type": str, "text": str},
+    "misplaced": {"text": str},
 }
 """What the agent relies on in a worker's messages."""
 
