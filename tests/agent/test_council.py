@@ -59,6 +59,8 @@ class Notes:
     def compare(self) -> None:
         self.said.append(("compare",))
 
+    def changed(self) -> None: ...
+
     def fence(self) -> None:
         self.said.append(("fence",))
 

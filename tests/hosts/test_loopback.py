@@ -44,6 +44,38 @@ def test_a_newcomer_that_dies_while_it_hands_the_state_on_costs_the_job_nothing(
     assert one.finish() == one.cluster.reference(one)
 
 
+# ---- the chief, before anybody trains
+
+
+def test_two_hosts_have_one_chief_at_the_top_and_a_barrier_holds_across_them(near: Callable[..., Job], tmp_path: Path) -> None:
+    """The chief of the first host dies before the barrier; everybody waits for the one that replaces it."""
+    seen = tmp_path / "seen"
+    seen.mkdir()
+    one = near(paced(f"""
+        import signal
+        from pathlib import Path
+        seen = Path({str(seen)!r})
+        if job.chief:
+            (seen / f"chief-{{WORKER}}").touch()
+            time.sleep(2)
+            if not (seen / "died").exists() and WORKER != "alone":
+                (seen / "died").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            (seen / "whole").touch()
+        job.barrier()
+        assert (seen / "whole").exists()
+        (seen / f"rank-{{WORKER}}").write_text(str(job.rank))
+    """, epochs=5))
+    start(one, "h1", "--slots", "1", workers="3", env=SECRET)
+    start(one, "h2", "--slots", "2", workers="3", env=SECRET)
+    one.until_workers(3)
+    digest = one.finish()
+    ranks = [int(path.read_text()) for path in seen.glob("rank-*")]
+    assert len(list(seen.glob("chief-*"))) == 2, "the first, and the one in its place"
+    assert sorted(ranks) == [0, 1, 2]
+    assert digest == one.cluster.reference(one)
+
+
 # ---- the host that holds the store is lost while it trains
 
 

@@ -15,6 +15,7 @@ from stretto.core.roster import Roster
 from stretto.membership import keys
 from stretto.membership.leader import Leader
 from stretto.membership.presence import Presence
+from stretto.membership.ranks import Ranks, passed, take
 from stretto.membership.status import Phase, WorkerStatus
 from stretto.membership.stores.mirror import Mirror
 from stretto.membership.stores.store import Guard, Put, Store, StoreError
@@ -67,6 +68,10 @@ class Floor(Protocol):
 
     def compare(self) -> None:
         """The job's fingerprint is known now."""
+        ...
+
+    def changed(self) -> None:
+        """Something in the store has changed. Called often."""
         ...
 
     def fence(self) -> None:
@@ -226,6 +231,12 @@ class Council:
     def slices(self) -> int:
         return int(keys.value(self._mirror.entries, keys.JOB).get("slices", 0))
 
+    @property
+    def ranks(self) -> Ranks:
+        """Who is chief before the first roster of this life."""
+        ranks = Ranks.read(keys.value(self._mirror.entries, keys.RANKS))
+        return ranks if ranks.life == self._life else Ranks(self._life)
+
     # ---- what this agent says
 
     def tell(self, status: WorkerStatus) -> None:
@@ -286,6 +297,48 @@ class Council:
             return await self._store.commit([Put(keys.JOB, keys.text({**job, **missing}))], guards=[guard]) is not None
 
         await self._insist(attempt)
+
+    async def take_rank(self, worker: str, *, mine: Callable[[], set[str]]) -> Ranks:
+        """A rank for a worker that is being started; `mine` are this agent's workers that live."""
+        def change(ranks: Ranks) -> Ranks:
+            known, agents = self.statuses, self.agents
+            gone = {name for name in ranks.holders if self._is_gone(name, ranks.agent(name), known, agents, mine())}
+            return take(ranks, worker, agent=self._agent, life=self._life, began=self.roster is not None, gone=gone)
+
+        return await self._revise_ranks(change)
+
+    def _is_gone(self, worker: str, agent: str, known: Mapping[str, WorkerStatus], agents: Mapping[str, Any],
+                 mine: set[str]) -> bool:
+        if agent == self._agent:
+            return worker not in mine
+        return agent not in agents or (worker in known and not known[worker].alive)
+
+    def pass_barrier(self, worker: str, count: int) -> None:
+        """The chief has come to its barrier number `count`."""
+        async def write() -> None:
+            await self._revise_ranks(lambda ranks: passed(ranks, worker, count=count))
+
+        self._spawn(write())
+
+    async def _revise_ranks(self, change: Callable[[Ranks], Ranks]) -> Ranks:
+        """Until it is done: a worker that waits for its rank cannot do without."""
+        while True:
+            seen = self._mirror.version
+            if self._mirror.revision and self._mirror.trouble is None:
+                entries = self._mirror.entries
+                held = Ranks.read(keys.value(entries, keys.RANKS))
+                ranks = change(held)
+                if ranks == held:
+                    return ranks
+                guards = [Guard(key, keys.revision(entries, key)) for key in (keys.RANKS, keys.ROSTER)]
+                revision = None
+                with contextlib.suppress(StoreError):
+                    revision = await self._store.commit([Put(keys.RANKS, keys.text(ranks.document()))], guards=guards)
+                while revision is not None and self._mirror.revision < revision:
+                    await self._mirror.changed(RETRY_S)
+                if revision is not None:
+                    return ranks
+            await self._mirror.changed(RETRY_S, since=seen)
 
     def _write(self, put: Put) -> None:
         async def attempt() -> bool:
@@ -354,6 +407,7 @@ class Council:
             self._target = target
             self._floor.balance()
         self._pass_wishes(entries)
+        self._floor.changed()
         outcome = keys.value(entries, keys.OUTCOME)
         if outcome:
             self._conclude(outcome)

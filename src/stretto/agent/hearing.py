@@ -52,7 +52,11 @@ class Hearing:
                 self._compare(worker, fields.get("fingerprint"))
             case "ready":
                 self._compare(worker, fields.get("fingerprint"))
-                self._ready(worker, slices=int(fields["slices"]), shape=str(fields["shape"]))
+                if not worker.dismissed:
+                    self._agent.early.ready(worker, lambda: self._ready(worker, slices=int(fields["slices"]),
+                                                                        shape=str(fields["shape"])))
+            case "barrier":
+                self._agent.early.barrier(worker, int(fields["count"]))
             case "prepared":
                 worker.status = replace(worker.status, prepared=int(fields["number"]))
             case "switched":

@@ -26,6 +26,7 @@ from stretto.agent.records.record import Recorder
 from stretto.agent.sizing.tuning import Tuning
 from stretto.agent.standing import standing
 from stretto.agent.workers.blame import Failure, Ledger, exit_code_of
+from stretto.agent.workers.early import Early
 from stretto.agent.workers.forks import ForkServer, describe_exit
 from stretto.agent.workers.link import Message
 from stretto.agent.workers.patrol import patrol
@@ -74,6 +75,7 @@ class Supervisor:
         self._closing = False
         self._hearing = Hearing(self)
         self.tuning = Tuning(self)
+        self.early = Early(self)
 
     @property
     def run_name(self) -> str:
@@ -120,12 +122,15 @@ class Supervisor:
         serving = [worker for worker in self.workers.values() if worker.serving]
         missing = wanted - len(serving) - self._replacing.scheduled - self._replacing.forfeited
         for _ in range(missing):
-            self._start()
+            self.start_worker()
         roster = self.council.roster
         named = roster.workers if roster is not None else ()
         waiting = [worker for worker in serving if worker.status.tick is None and worker.name not in named]
+        waiting.sort(key=lambda worker: not self.early.is_chief(worker.name))  # it goes last
         for worker in waiting[::-1][: max(0, len(serving) - wanted)]:
             self.let_go(worker, "is no longer wanted")
+        if not self._replacing.scheduled:
+            self.early.replace_chief()
 
     def scale(self, workers: int) -> None:
         """Another wanted number. Refused where it is out of the job's bounds."""
@@ -143,7 +148,7 @@ class Supervisor:
         self.council.want(workers)
         self.balance()
 
-    def _start(self) -> None:
+    def start_worker(self) -> None:
         number = self._number
         self._number += 1
         name = f"w{number}" if self.part is None else self.part.name(number)
@@ -169,6 +174,7 @@ class Supervisor:
 
         self.council.tell(worker.status)
         self.spawn(fork())
+        self.early.started(worker)
 
     # ---- what the leader decides
 
@@ -228,6 +234,9 @@ class Supervisor:
 
     def compare(self) -> None:
         self._hearing.compare()
+
+    def changed(self) -> None:
+        self.early.look()
 
     def _send(self, name: str, message: Message) -> None:
         worker = self.workers.get(name)

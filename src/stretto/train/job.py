@@ -79,13 +79,35 @@ class Job:
 
     @property
     def chief(self) -> bool:
-        """Whether this is the roster's first worker: the one to print and to plot."""
-        return self._team.group is None or self._team.rank == 0
+        """Whether this is the worker that prints, plots and saves: exactly one of the job's, from the first line of the script on.
+
+        A worker that joins a running job is never chief at the top of its script. When the chief dies during training, another
+        worker becomes chief; if it dies before, the worker that replaces it does.
+        """
+        return self.rank == 0
+
+    @property
+    def rank(self) -> int:
+        """This worker's number: 0 for the chief, another for everybody else. It may change when workers come or go."""
+        return self._team.early.rank if self._team.group is None else self._team.rank
 
     @property
     def workers(self) -> int:
-        """How many workers the roster has."""
-        return 1 if self._team.group is None else self._team.group.size
+        """How many workers train; before training begins, how many the job wants."""
+        return self._team.early.workers if self._team.group is None else self._team.group.size
+
+    @property
+    def resumed(self) -> bool:
+        """Whether the job went on from a checkpoint this time, so that files of earlier are to be appended to."""
+        return bool(self.options.get("resume"))
+
+    def barrier(self) -> None:
+        """Before training: waits until the chief has come to the same barrier ("the chief downloads, all read"); the chief itself
+        does not wait, nor does a worker that joins a running job. During training: every worker waits for all others."""
+        if self._admission.done:
+            self._passes.barrier()
+        else:
+            self._team.early.barrier()
 
     @property
     def epoch(self) -> int:

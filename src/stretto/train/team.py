@@ -15,6 +15,7 @@ from stretto.core.errors import Broken
 from stretto.core.roster import Member, Roster
 from stretto.core.slices import Span
 from stretto.membership.seat import Seat
+from stretto.train.entry.early import Early
 from stretto.train.entry.failpoints import failpoint
 from stretto.train.entry.link import Link
 from stretto.train.reduce.group import Group, Rendezvous
@@ -34,6 +35,7 @@ class Team:
         self.worker = worker
         self.link = link
         self.seat = Seat(worker)
+        self.early = Early(link)
         self.group: Group | None = None
         self.stopping = False
         """The agent asked this worker to end the job in order; it spreads with the next exchange."""
@@ -79,6 +81,8 @@ class Team:
             with self._changed:
                 self._dismissed = str(message.get("reason", "dismissed"))
                 self._changed.notify_all()
+        elif kind in ("rank", "passed"):
+            self.early.hear(message)
         elif kind == "stop":
             self.stopping = True
             with self._changed:

@@ -29,6 +29,7 @@ REQUIRED: dict[str, dict[str, type | tuple[type, ...]]] = {
     "event": {"what": str},
     "crash": {"type": str, "text": str},
     "misplaced": {"text": str},
+    "barrier": {"count": int},
 }
 """What the agent relies on in a worker's messages."""
 
