@@ -45,11 +45,13 @@ def test_scale_waits_until_the_newcomers_train(running: Launched) -> None:
     assert code == 0, err
     assert out == "live: 3 workers\n"
     running.until(lambda: running.commits()[-1].workers == 3)
+    assert verb(running, "scale", "live", "3")[1] == "live: already at 3 workers\n"
+    assert running.events("scale")[-1].text == "already at 3 workers"
 
 
 @pytest.mark.parametrize(
     ("workers", "message"),
-    [("0", "0 workers are out of this run's bounds, 1 to 8"), ("9", "9 workers are out of this run's bounds, 1 to 8"),
+    [("0", "0 workers would be out of this run's bounds, 1 to 8"), ("9", "9 workers would be out of this run's bounds, 1 to 8"),
      ("6", "slices=4 allows at most 4 workers, 6 were asked for: raise slices= in job.loader(...)")],
 )
 def test_scale_out_of_bounds_is_refused_and_changes_nothing(running: Launched, workers: str, message: str) -> None:
@@ -76,7 +78,8 @@ def test_logs_of_one_worker(running: Launched) -> None:
 
 def test_scaling_down_lets_workers_leave_in_order(running: Launched) -> None:
     pids = running.pids()
-    assert verb(running, "scale", "live", "1", "--wait")[0] == 0
+    assert verb(running, "scale", "live", "1", "--wait")[1] == "live: 1 worker\n"
+    assert running.events("scale")[-1].text == "from 3 to 1 worker"
     running.until(lambda: sum(gone(pid) for pid in pids.values()) == 2)
     assert not running.events("died", "crashed")
     assert len(running.events("left")) == 2
@@ -111,6 +114,7 @@ def test_ctrl_c_once_ends_the_job_in_order_and_reaches_no_worker(launch: Launch)
     assert run.result["state"] == "stopped"
     assert run.result["digest"]
     assert "KeyboardInterrupt" not in run.output()
+    assert "at most 30 s (--grace); a second Ctrl-C ends at once" in run.output()
     assert audit(run.records()).holds
 
 

@@ -19,23 +19,6 @@ from stretto.core.errors import UsageError
 OWN = ("run", "ps", "scale", "logs", "stop", "show", "audit", "plot", "version")
 
 
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Calls `stretto` as a shell would: exit code, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["stretto", *arguments])
-        monkeypatch.setenv("COLUMNS", "200")
-        with pytest.raises(SystemExit) as end:
-            command_line.main()
-        out, err = capsys.readouterr()
-        code = end.value.code
-        return (code if isinstance(code, int) else 0), out, err
-
-    return call
-
-
 def past(runs: Path, name: str, *, state: str | None = "finished", lines: list[dict[str, object]] | None = None) -> RunFolder:
     """The folder of a run that is over, or (without a state) of one whose agent was killed."""
     folder = RunFolder(runs / name)

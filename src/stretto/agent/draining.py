@@ -15,6 +15,7 @@ from typing import Any
 
 from stretto.agent.supervisor import Supervisor
 from stretto.core.errors import UsageError
+from stretto.core.text import quantity
 
 
 def drain(supervisor: Any, *, agent: str) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def drain(supervisor: Any, *, agent: str) -> dict[str, Any]:
     alive = [status for status in supervisor.council.statuses.values() if status.alive]
     leaving = [status.worker for status in alive if status.agent == agent]
     if len(leaving) < len(alive):
-        supervisor.recorder.event("drain", f"{len(leaving)} workers leave at the next step boundary", agent=agent)
+        supervisor.recorder.event("drain", f"{quantity(len(leaving), 'worker')} to leave at the next step boundary", agent=agent)
         for worker in leaving:
             supervisor.council.leaving(worker)
         return {"agent": agent, "leaving": leaving, "stops": False, "checkpoint": False}

@@ -167,7 +167,12 @@ class _signals:
 
     def _interrupt(self) -> None:
         self._interrupts += 1
-        self._lives.supervisor.quit(now=self._interrupts > 1, interrupted=True)
+        supervisor = self._lives.supervisor
+        if self._interrupts == 1:
+            grace_s = supervisor.options.grace_s
+            supervisor.recorder.event("interrupt", f"Ctrl-C: stopping in order, for at most {grace_s:g} s (--grace); "
+                                                   "a second Ctrl-C ends at once")
+        supervisor.quit(now=self._interrupts > 1, interrupted=True)
 
 
 class Verbs:

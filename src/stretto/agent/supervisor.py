@@ -36,6 +36,7 @@ from stretto.agent.workers.watch import Limits, Verdict
 from stretto.agent.workers.worker import Worker, prepare
 from stretto.core.errors import JobFailed, UsageError
 from stretto.core.roster import Roster
+from stretto.core.text import quantity
 from stretto.membership.status import Phase
 from stretto.membership.stores.embedded import EmbeddedStore
 
@@ -138,13 +139,15 @@ class Supervisor:
         if self.ending.stopping is not None:
             raise UsageError(f"run {self.folder.name!r} is being stopped: it cannot be scaled any more")
         if not options.least <= workers <= options.most:
-            raise UsageError(f"{workers} workers are out of this run's bounds, {options.least} to {options.most}: choose a "
-                             "number between, or start the run with other --workers")
+            raise UsageError(f"{quantity(workers, 'worker')} would be out of this run's bounds, {options.least} to {options.most}: "
+                             "choose a number between, or start the run with other --workers")
         slices = self.slices or self.council.slices
         if slices and workers > slices:
             raise UsageError(too_many(slices, workers))
         self._replacing.forgive()
-        self.recorder.event("scale", f"from {self.council.wanted} to {workers} workers")
+        count = quantity(workers, "worker")
+        before = self.council.wanted
+        self.recorder.event("scale", f"from {before} to {count}" if before != workers else f"already at {count}")
         self.council.want(workers)
         self.balance()
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from stretto.batching.worth import Worth, parse_worth
 from stretto.core.errors import UsageError
+from stretto.core.text import quantity
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +195,7 @@ def _parse_utility(price: float | None, worth: str | None) -> Utility:
 
 
 def _workers(count: int) -> str:
-    return f"{count} worker{'s' if count != 1 else ''}"
+    return quantity(count, "worker")
 
 
 def _fresh(config: Config, state: State, workers: int) -> Measurement | None:
@@ -293,8 +294,8 @@ def _down(config: Config, state: State) -> Decision:
 def _heuristic(goal: Heuristic, config: Config, state: State) -> Decision:
     done = state.step - state.changed_step
     if done < goal.steps:
-        return Decision(state.workers, f"waiting: {done} of {goal.steps} steps with {_workers(state.workers)}")
-    by, why = goal.by, f"{goal.by:+d} every {goal.steps} steps"
+        return Decision(state.workers, f"waiting: {done} of {quantity(goal.steps, 'step')} with {_workers(state.workers)}")
+    by, why = goal.by, f"{goal.by:+d} every {quantity(goal.steps, 'step')}"
     if goal.climb:
         here, below = state.measured.get(state.workers), state.measured.get(state.workers - goal.by)
         if here is not None and below is not None and here.rate <= below.rate:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from stretto.core.errors import ScriptError
+from stretto.core.text import quantity
 
 GAIN = 1.05
 """A batch is changed only for a predicted goodput this many times the present one."""
@@ -191,7 +192,7 @@ def _fitted(batch: int, situation: Situation, reason: str) -> Decision:
 def _per_worker(policy: PerWorker, situation: Situation) -> Decision:
     slices = situation.slices
     batch = policy.per_worker * situation.workers
-    reason = f"{policy.per_worker} samples x {situation.workers} worker{'s' if situation.workers > 1 else ''}"
+    reason = f"{quantity(policy.per_worker, 'sample')} x {quantity(situation.workers, 'worker')}"
     bounds = [("at_most", policy.at_most), ("the dataset's size", situation.samples // slices * slices)]
     for name, bound in bounds:
         if bound is not None and batch > bound:

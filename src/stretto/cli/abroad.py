@@ -16,6 +16,7 @@ from stretto.agent.hosts.shared import Shared
 from stretto.agent.hosts.wire import Unreachable
 from stretto.cli.common import emit
 from stretto.core.errors import JobFailed, UsageError
+from stretto.core.text import quantity
 from stretto.membership import keys
 
 POLL_S = 0.3
@@ -98,20 +99,20 @@ async def scale(shared: Shared, *, run: str, workers: int, wait: bool = False, t
         await directory.write(run, keys.WANTED, {"workers": workers})
         if wait:
             seen = await _until(directory, run, lambda one: one.members == workers and one.settled, timeout_s=timeout,
-                                why=f"train with {workers} workers")
+                                why=f"train with {quantity(workers, 'worker')}")
     if json:
         return emit(seen.row())
-    print(f"{run}: {seen.members} workers" if wait else f"{run}: {workers} workers wanted")
+    print(f"{run}: {quantity(seen.members, 'worker')}" if wait else f"{run}: {quantity(workers, 'worker')} wanted")
 
 
 def _check(seen: Seen, workers: int) -> None:
     job = seen.job
     least, most, slices = int(job["least"]), int(job["most"]), int(job.get("slices") or 0)
     if not least <= workers <= most:
-        raise UsageError(f"{workers} workers are out of this job's bounds, {least} to {most}: choose a number between, or start "
-                         "the job with other --workers")
+        raise UsageError(f"{quantity(workers, 'worker')} would be out of this job's bounds, {least} to {most}: choose a number "
+                         "between, or start the job with other --workers")
     if slices and workers > slices:
-        raise UsageError(f"slices={slices} allows at most {slices} workers, {workers} were asked for: raise slices= in "
+        raise UsageError(f"slices={slices} allows at most {quantity(slices, 'worker')}, {workers} were asked for: raise slices= in "
                          "job.loader(...) or lower the number of workers")
 
 
@@ -182,8 +183,8 @@ async def _until(directory: Directory, name: str, what: Callable[[Seen], bool], 
         if what(seen):
             return seen
         if time.monotonic() > deadline or (not seen.job and why != "end"):
-            raise JobFailed(f"job {name!r} does not {why} after {timeout_s:g} s (it is {seen.state}, with {seen.members} workers): "
-                            f"see `stretto logs {name} --store {directory.url}`")
+            raise JobFailed(f"job {name!r} does not {why} after {timeout_s:g} s (it is {seen.state}, with "
+                            f"{quantity(seen.members, 'worker')}): see `stretto logs {name} --store {directory.url}`")
         await asyncio.sleep(POLL_S)
 
 

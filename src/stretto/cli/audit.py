@@ -13,15 +13,25 @@ from stretto.agent.records.folder import RunFolder, every
 from stretto.cli.common import Json, Runs, emit, folder_of, runs_folder
 from stretto.core.audit import FINDINGS, Audit, audit
 from stretto.core.errors import RunNotFound, UsageError
-from stretto.core.journal import Parser, Record
+from stretto.core.journal import End, Parser, Record, Switch
 from stretto.core.merging import merge
+from stretto.core.text import quantity
+
+NOTHING = 2
 
 Several = Annotated[list[str], typer.Argument(metavar="RUN...", help="The run's name or folder; of a job on several hosts, all of "
                                                                      "its hosts' folders, or the job's name.", show_default=False)]
 
 
+RESTART = ("restart mode proves nothing about samples: the script reads its data and saves by itself, so neither steps nor samples "
+           "are in the journal. For a proof, write the script for stretto (docs/restart-mode.md)")
+
+
 def command(run: Several, *, runs: Runs = None, json: Json = False) -> None:
+    """Exit code 0: it holds. 1: it does not. 2: there is nothing that could be audited."""
     folders = _folders(run, runs)
+    if (folders[0].read(folders[0].request) or {}).get("restart_mode"):
+        _restarting(folders[0], json=json)
     parsers = [Parser() for _ in folders]
     journals = {folder.name: list(parser.feed(_read(folder))) for folder, parser in zip(folders, parsers, strict=True)}
     found = _one(folders[0], journals) if len(folders) == 1 else _together(folders, journals)
@@ -30,16 +40,30 @@ def command(run: Several, *, runs: Runs = None, json: Json = False) -> None:
     if json:
         emit({"run": name, "holds": found.holds, **asdict(found), "torn": torn, "skipped": skipped})
     else:
-        print(f"{name}: {found.steps} committed steps, {found.epochs} finished epochs, {found.samples} samples, "
-              f"{found.digests} comparisons of digests")
+        print(f"{name}: {quantity(found.steps, 'committed step')}, {quantity(found.epochs, 'finished epoch')}, "
+              f"{quantity(found.samples, 'sample')}, {quantity(found.digests, 'comparison')} of digests")
         if skipped:
-            print(f"{skipped} lines of the journal could not be read (cut off by a crash)")
+            print(f"{quantity(skipped, 'line')} of the journal could not be read (cut off by a crash)")
         for finding in found.findings:
             print(f"WRONG: {finding}")
         if found.holds:
             print("holds: every sample of every finished epoch is in exactly one committed step, steps have no gap, "
                   "and wherever digests were taken they were equal")
     raise Exit(0 if found.holds else 1)
+
+
+def _restarting(folder: RunFolder, *, json: bool) -> None:
+    """What the journal of a run in restart mode does show: how it ended, and every restart."""
+    records = list(Parser().feed(_read(folder)))
+    changes = [one for one in records if isinstance(one, Switch) and one.cause != "start"]
+    ends = [one.state for one in records if isinstance(one, End)]
+    state = ends[-1] if ends else "not ended"
+    if json:
+        emit({"run": folder.name, "holds": None, "mode": "restart", "state": state, "restarts": len(changes), "text": RESTART})
+    else:
+        print(f"{folder.name}: {state}; all workers were started anew {quantity(len(changes), 'time')}")
+        print(RESTART)
+    raise Exit(NOTHING)
 
 
 def _folders(names: list[str], runs: Path | None) -> list[RunFolder]:
@@ -94,4 +118,4 @@ def _with_result(found: Audit, result: dict[str, Any] | None) -> Audit:
     steps = found.steps if result is None else int(result.get("steps", found.steps))
     if steps == found.steps:
         return found
-    return replace(found, findings=(*found.findings, f"the result says {steps} steps, the journal has {found.steps}"))
+    return replace(found, findings=(*found.findings, f"the result says {quantity(steps, 'step')}, the journal has {found.steps}"))

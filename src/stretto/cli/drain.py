@@ -8,6 +8,7 @@ from typer import Option
 
 from stretto.agent.control import ask
 from stretto.cli.common import Json, Run, Runs, emit, folder_of
+from stretto.core.text import quantity
 
 
 def command(
@@ -21,7 +22,7 @@ def command(
     if json:
         return emit(answer)
     if not answer["stops"]:
-        print(f"agent {answer['agent']}: {len(answer['leaving'])} workers leave at the next step boundary")
+        print(f"agent {answer['agent']}: {quantity(len(answer['leaving']), 'worker')} to leave at the next step boundary")
     elif answer["checkpoint"]:
         print(f"agent {answer['agent']} is the last one: the job stops at the next step boundary, with a checkpoint")
     else:

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from stretto.cli.common import Json, Run, Runs, emit, folder_of
 from stretto.core.journal import Commit, Event, Plan, Record, Report, Switch, lives
+from stretto.core.text import quantity
 
 TOLD = ("autoscale", "straggler", "skipped", "scale", "memory")
 SHOWN = 200
@@ -43,7 +44,8 @@ def decisions(records: list[Record]) -> list[dict[str, Any]]:
             case Event() if one.what in TOLD:
                 found.append(_line(one.t - began, step, one.what, one.text))
             case Switch() if one.cause in ("join", "leave", "balance"):
-                found.append(_line(one.t - began, one.step, one.cause, f"{one.workers} workers, pause {one.pause_ms:.1f} ms"))
+                text = f"{quantity(one.workers, 'worker')}, pause {one.pause_ms:.1f} ms"
+                found.append(_line(one.t - began, one.step, one.cause, text))
             case _:
                 pass
     return found

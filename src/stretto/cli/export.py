@@ -10,6 +10,7 @@ from typer import Argument, Option
 from stretto.cli.checkpoints import vault_of
 from stretto.cli.common import Json, Run, Runs, emit, folder_of
 from stretto.core.errors import Refused, UsageError
+from stretto.core.text import quantity
 from stretto.train.checkpoint.catalog import choose, previous
 from stretto.train.checkpoint.export import export
 
@@ -36,4 +37,4 @@ def command(
         raise UsageError(f"{vault.where()} cannot be read: {error.strerror or error}") from error
     if json:
         return emit({"path": str(out), "step": chosen.step, "bytes": size})
-    print(f"{out}: the weights after step {chosen.step}, {size} bytes")
+    print(f"{out}: the weights after step {chosen.step}, {quantity(size, 'byte')}")

@@ -6,6 +6,10 @@ from typing import Any
 
 import typer.core
 
+from stretto.cli.mistakes import Misuse
+from stretto.cli.scripts import no_module
+from stretto.core.errors import UsageError
+
 SECTIONS = {
     "Checkpoints": ("checkpoint", "checkpoint_every", "keep"),
     "Sizing": ("autoscale", "price", "worth", "stragglers"),
@@ -19,6 +23,17 @@ SECTIONS = {
 
 class Sectioned(typer.core.TyperCommand):
     """A verb with many options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except Misuse as error:
+            # What follows a module's name is the module's own, and no option of ours that is misspelt.
+            flag = str(getattr(error, "option_name", ""))
+            if "-m" in words[:-1] and flag in words and words.index("-m") < words.index(flag) and self.name == "run":
+                raise UsageError(no_module(words[words.index("-m") + 1])) from None
+            raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         titles = {name: title for title, names in SECTIONS.items() for name in names}

@@ -198,7 +198,8 @@ class Terminal:
             for task in self._tasks:
                 task.cancel()
             return
-        print("stopping the job" if self._interrupts == 1 else "stopping the job now", file=sys.stderr)
+        first = "stopping the job at the next step boundary; a second Ctrl-C stops it at once"
+        print(first if self._interrupts == 1 else "stopping the job now", file=sys.stderr)
         task = asyncio.ensure_future(self._stop(now=self._interrupts > 1))
         self._stops.add(task)
         task.add_done_callback(self._stops.discard)

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from stretto.cli.remote import Output, ago, client, number, show, show_next, span, table
+from stretto.core.text import quantity
 
 TAIL = 256 * 1024
 
@@ -63,7 +64,7 @@ def describe(job: Job) -> None:
         ("wish", f"{job.wish}{' (pinned)' if job.pinned else ''}" if job.wish else "-"),
         ("step", f"{progress.step}" + (f" of {progress.steps}" if progress.steps else "")),
         ("left", span(progress.remaining_s)), ("loss", number(progress.loss)), ("samples/s", number(progress.samples_per_s)),
-        ("changes", f"{job.resizes} of its size, {job.pause_ms:.0f} ms paused in all; {job.restarts} restarts"),
+        ("changes", f"{job.resizes} of its size, {job.pause_ms:.0f} ms paused in all; {quantity(job.restarts, 'restart')}"),
         ("submitted", f"{ago(job.submitted_at)} ago"), ("digest", job.digest or "-"), ("why", job.reason or "-"),
     ]  # fmt: skip
     if job.error:

@@ -11,6 +11,7 @@ import typer.core
 import typer.main
 
 from stretto.cli.helping import Sectioned
+from stretto.cli.mistakes import Misuse, no_verb, sentence
 from stretto.cli.verbs import VERBS
 from stretto.core.errors import StrettoError, UsageError
 
@@ -28,9 +29,14 @@ class LazyVerbs(typer.core.TyperGroup):
             return None
         return self.commands.get(cmd_name) or typer.core.TyperCommand(cmd_name, help=VERBS[cmd_name].help)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        return super().parse_args(ctx, ["version", *args[1:]] if args[:1] in (["--version"], ["-V"]) else args)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] in VERBS:
             self.commands[args[0]] = load(args[0])
+        elif args and not args[0].startswith("-"):
+            raise UsageError(no_verb(args))
         return super().resolve_command(ctx, args)
 
 
@@ -81,7 +87,14 @@ def group() -> LazyVerbs:
 def main() -> None:
     """Exit codes: 0 done, 1 the job failed or a check did not hold, 2 a mistake in the call."""
     try:
-        group().main(prog_name="stretto")
+        code = group().main(prog_name="stretto", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except Misuse as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message(), file=sys.stderr)
+        else:
+            print(f"error: {sentence(error)}", file=sys.stderr)
+        sys.exit(USAGE)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(USAGE)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Argument, Exit, Option
+from typer import Argument, Context, Exit, Option
 
 from stretto.agent.hosts.shared import Shared
 from stretto.agent.options import RunOptions, parse_workers
@@ -21,6 +21,7 @@ from stretto.cli.replay import again
 from stretto.cli.restart import MODES, Flags, open_restarting
 from stretto.cli.restart import run as restart
 from stretto.cli.screen import JsonLines, Screen
+from stretto.cli.scripts import check_launcher, no_module, stray_flags, stray_hint
 from stretto.core.errors import UsageError
 
 RESTARTS = 3
@@ -28,6 +29,7 @@ CONTEXT = {"allow_interspersed_args": False}
 
 
 def command(
+    context: Context,
     script: Annotated[str | None, Argument(help="The training script; with --replay, that run's.", show_default=False)] = None,
     args: Annotated[list[str] | None, Argument(help="Everything after the script is the script's own.", show_default=False)] = None,
     *,
@@ -85,10 +87,15 @@ def command(
     hosts: Annotated[str | None, Option(metavar="A,B,C:4", show_default=False,
                                         help="Start the job on these hosts over ssh and show what all of them say.")] = None,
     detach: Annotated[bool, Option("--detach", hidden=True)] = False,
+    module: Annotated[str | None, Option("-m", hidden=True)] = None,
     tensorboard: Annotated[bool, Option(help="Write TensorBoard files where it is installed.")] = True,
     quiet: Annotated[bool, Option("--quiet", "-q", help="Show only what goes wrong.")] = False,
     json: Json = False,
 ) -> None:
+    if module is not None:
+        raise UsageError(no_module(module))
+    if script:
+        _check_script(context, script, args or ())
     if store is not None or hosts is not None:
         _for_one_machine("--store" if hosts is None else "--hosts", restart_mode=restart_mode, replay=replay)
     if hosts is not None:
@@ -122,6 +129,15 @@ def command(
     else:
         folder = open_run(options)
         watch(folder, lambda observer: run(options, folder, observer=observer), quiet=quiet, json=json)
+
+
+def _check_script(context: Context, script: str, args: Sequence[str]) -> None:
+    """Says what a launcher or a flag in the wrong place means. A flag behind the script is not an error: it may be the script's."""
+    check_launcher(script, args)
+    given = [name for name, value in context.params.items() if value is not None and context.get_parameter_source(name) is not None
+             and context.get_parameter_source(name).name == "COMMANDLINE"]  # type: ignore[union-attr]
+    if found := stray_flags(context.command, script, args, given=given):
+        print(f"hint: {stray_hint('stretto run', script, found)}", file=sys.stderr)
 
 
 def _on_hosts(hosts: str, given: Shared, *, script: str | None, args: Sequence[str], by_store: bool, job: str | None,

@@ -11,6 +11,7 @@ from stretto.agent.control import ask
 from stretto.agent.records.folder import RunFolder
 from stretto.cli.common import Json, Run, Runs, emit, folder_of
 from stretto.core.errors import JobFailed
+from stretto.core.text import quantity
 
 POLL_S = 0.1
 
@@ -30,7 +31,10 @@ def command(
         status = _wait(folder, workers, timeout_s=timeout)
     if json:
         return emit(status)
-    print(f"{folder.name}: {status['members']} workers" if wait else f"{folder.name}: {workers} workers wanted")
+    if wait:
+        return print(f"{folder.name}: {quantity(status['members'], 'worker')}")
+    same = status["members"] == workers and status.get("settled", True)
+    print(f"{folder.name}: {'already at ' if same else ''}{quantity(workers, 'worker')}{'' if same else ' wanted'}")
 
 
 def _wait(folder: RunFolder, workers: int, *, timeout_s: float) -> dict[str, Any]:
@@ -40,6 +44,6 @@ def _wait(folder: RunFolder, workers: int, *, timeout_s: float) -> dict[str, Any
         if status["members"] == workers and status["settled"]:
             return status
         if time.monotonic() > deadline:
-            raise JobFailed(f"run {folder.name!r} does not train with {workers} workers after {timeout_s:g} s (it has "
+            raise JobFailed(f"run {folder.name!r} does not train with {quantity(workers, 'worker')} after {timeout_s:g} s (it has "
                             f"{status['members']}): see `stretto logs {folder.name}`")
         time.sleep(POLL_S)

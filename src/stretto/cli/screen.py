@@ -12,8 +12,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from stretto.core.text import quantity
+
 REFRESH_PER_S = 8
-QUIET_EVENTS = {"warning", "refused", "frozen", "hung", "silent", "died", "crashed", "fault"}
+QUIET_EVENTS = {"warning", "refused", "frozen", "hung", "silent", "died", "crashed", "fault", "interrupt"}
 """Events that are told even with --quiet."""
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red", "bright_cyan", "bright_green")
 
@@ -100,7 +102,7 @@ class Screen:
     def _line(self) -> Text:
         if not self._commit:
             return Text(f"{self._name}: starting", style="bold")
-        parts = [self._name, f"{self._workers} worker{'s' if self._workers != 1 else ''}", f"epoch {self._commit['epoch']}",
+        parts = [self._name, f"{quantity(self._workers, 'worker')}", f"epoch {self._commit['epoch']}",
                  f"step {self._commit['step']}", f"{self._rate():.1f} steps/s", _metrics(self._commit.get("metrics") or {})]
         return Text("  ".join(part for part in parts if part), style="bold")
 
@@ -132,7 +134,7 @@ def switch_text(document: dict[str, Any]) -> str:
     told = f" ({'; '.join(who)})" if who else ""
     count = document["workers"]
     pause = f", pause {document['pause_ms']:.1f} ms" if document["cause"] != "start" else ""
-    return f"{document['cause']}: {count} worker{'s' if count != 1 else ''} from step {document['step']} on{told}{pause}"
+    return f"{document['cause']}: {quantity(count, 'worker')} from step {document['step']} on{told}{pause}"
 
 
 def event_text(document: dict[str, Any]) -> str:

@@ -44,5 +44,5 @@ VERBS: dict[str, Verb] = {
     "policies": Verb("stretto.cli.policies", "Who decides on the server; what another policy would have done.", extra="server"),
     "tokens": Verb("stretto.cli.tokens", "Who may use the server.", extra="server"),
     "top": Verb("stretto.cli.top", "Jobs and slots of the server, live.", extra="server"),
-    "version": Verb("stretto.cli.version", "Print the version."),
+    "version": Verb("stretto.cli.version", "Print the version; so does `stretto --version`."),
 }

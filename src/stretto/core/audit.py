@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from stretto.core.journal import Commit, Digests, End, EpochEnd, LoaderLine, Record, lives
+from stretto.core.text import quantity
 
 FINDINGS = 50
 """At most so many are told; one fault tends to repeat in every later step."""
@@ -78,7 +79,7 @@ def _end(records: Sequence[Record], commits: Sequence[Commit]) -> Iterator[str]:
     """A finished run says how many steps it had; a journal with fewer has lost its last lines."""
     ends = [one for one in records if isinstance(one, End)]
     if ends and ends[-1].state == "finished" and ends[-1].steps != len(commits) and commits:
-        yield f"the run ended after {ends[-1].steps} steps, the journal has {len(commits)}"
+        yield f"the run ended after {quantity(ends[-1].steps, 'step')}, the journal has {len(commits)}"
 
 
 def _epoch(
@@ -97,7 +98,7 @@ def _epoch(
             yield f"{where}: samples {place}..{commit.first - 1} are in no step before step {commit.step}"
         place = max(place, commit.first + commit.count)
     if place > loader.samples:
-        yield f"{where}: place {place - 1} is beyond its {loader.samples} samples"
+        yield f"{where}: place {place - 1} is beyond its {quantity(loader.samples, 'sample')}"
     if finished:
         yield from _tail(where, place, loader, batch=commits[-1].batch if commits else loader.batch)
 

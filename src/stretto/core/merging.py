@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from stretto.core.journal import Commit, Digests, End, EpochEnd, LoaderLine, Record, Resume, Start
+from stretto.core.text import quantity
 
 
 def merge(journals: Mapping[str, Sequence[Record]]) -> tuple[list[Record], list[str]]:
@@ -33,7 +34,8 @@ def _cut_short(host: str, records: Sequence[Record]) -> Iterator[str]:
     before = resumes[-1].step + 1 if resumes else 0
     told = {one.step for one in records if isinstance(one, Commit) and one.step >= before}
     if ends and ends[-1].state == "finished" and before + len(told) < ends[-1].steps:
-        yield f"the journal of {host} has {before + len(told)} steps, its end says {ends[-1].steps}: its lines were lost"
+        yield (f"the journal of {host} has {quantity(before + len(told), 'step')}, its end says {ends[-1].steps}: its lines "
+               "were lost")
 
 
 def _split(records: Sequence[Record]) -> dict[int, list[Record]]:

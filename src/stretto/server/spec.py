@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
+from stretto.core.text import quantity
+
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$")]
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 Text = Annotated[str, StringConstraints(max_length=8192)]
@@ -101,14 +103,14 @@ class Elastic(Strict):
             raise ValueError(f"min={self.min} is above max={self.max}: lower min or raise max")
         if self.slices is not None and self.max > self.slices:
             raise ValueError(
-                f"slices={self.slices} allows at most {self.slices} workers, max={self.max}: raise slices or lower max"
+                f"slices={self.slices} allows at most {quantity(self.slices, 'worker')}, max={self.max}: raise slices or lower max"
             )
         if any(later.step <= earlier.step for earlier, later in zip(self.plan, self.plan[1:], strict=False)):
             raise ValueError("the steps of plan have to grow from line to line: sort them and remove doubles")
         for stage in self.plan:
             if not self.min <= stage.workers <= self.max:
                 raise ValueError(
-                    f"plan wants {stage.workers} workers at step {stage.step}, allowed are {self.min} to {self.max}: "
+                    f"plan wants {quantity(stage.workers, 'worker')} at step {stage.step}, allowed are {self.min} to {self.max}: "
                     "change the plan or the limits"
                 )
         return self
@@ -155,7 +157,8 @@ class JobSpec(Strict):
         if not value or (isinstance(value, str) and not value.strip()):
             raise ValueError("run is empty: give an argument list such as [python, train.py]")
         if isinstance(value, list) and (len(value) > 1024 or not value[0]):
-            raise ValueError(f"run has {len(value)} arguments, the first is {value[0]!r}: at most 1024, the first not empty")
+            count = quantity(len(value), "argument")
+            raise ValueError(f"run has {count}, the first is {value[0]!r}: at most 1024, the first not empty")
         return value
 
     @model_validator(mode="after")

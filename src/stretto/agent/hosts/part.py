@@ -15,6 +15,7 @@ from stretto.agent.hosts.joining import Joined
 from stretto.agent.hosts.reach import Reach
 from stretto.agent.outcome import Outcome
 from stretto.agent.workers.blame import Failure
+from stretto.core.text import quantity
 from stretto.membership.status import Phase
 
 if TYPE_CHECKING:
@@ -91,7 +92,8 @@ class Part:
             return []
         self.leaving = code
         going = [worker.name for worker in agent.workers.values() if worker.serving]
-        agent.recorder.event("drain", f"{len(going)} workers leave at the next step boundary", agent=self.joined.agent)
+        agent.recorder.event("drain", f"{quantity(len(going), 'worker')} to leave at the next step boundary",
+                             agent=self.joined.agent)
         agent.council.offer(draining=True)
         for name in going:
             if agent.workers[name].status.tick is None:

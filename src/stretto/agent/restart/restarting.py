@@ -27,6 +27,7 @@ from stretto.agent.restart.ranks import Launch, Rank
 from stretto.agent.workers.blame import Failure
 from stretto.agent.workers.forks import describe_exit
 from stretto.core.errors import UsageError
+from stretto.core.text import quantity
 from stretto.core.version import VERSION
 
 NOTICE = ("restart mode gives none of the three promises: the result depends on the number of workers, everybody stops at every "
@@ -122,7 +123,7 @@ class Restarter:
             return Outcome.failed(Failure(f"{text}, and --max-restarts {self.options.max_restarts} is used up: see {log}",
                                           exit_code=code if code > 0 else 1))
         self.restarts += 1
-        self.recorder.event("restarted", f"all {self._wanted} workers, because {text} "
+        self.recorder.event("restarted", f"{quantity(self._wanted, 'worker')}, because {text} "
                                          f"({self.restarts} of --max-restarts {self.options.max_restarts})")
         return "restart"
 
@@ -135,7 +136,8 @@ class Restarter:
             if living:
                 _, late = await asyncio.wait([rank.ended for rank in living], timeout=grace_s)
                 if late:
-                    self.recorder.event("warning", f"{len(late)} workers have not ended within {grace_s:g} s (--grace): killed")
+                    count = quantity(len(late), "worker")
+                    self.recorder.event("warning", f"{count} did not end within {grace_s:g} s (--grace): killed")
         for rank in self._ranks:
             rank.kill()
         for rank in self._ranks:
@@ -149,11 +151,12 @@ class Restarter:
         if self._stopping is not None:
             raise UsageError(f"run {self.folder.name!r} is being stopped: it cannot be scaled any more")
         if not options.least <= workers <= options.most:
-            raise UsageError(f"{workers} workers are out of this run's bounds, {options.least} to {options.most}: choose a number "
-                             "between, or start the run with other --workers")
+            raise UsageError(f"{quantity(workers, 'worker')} would be out of this run's bounds, {options.least} to {options.most}: "
+                             "choose a number between, or start the run with other --workers")
         if workers == self._wanted:
+            self.recorder.event("scale", f"already at {quantity(workers, 'worker')}")
             return
-        self.recorder.event("scale", f"from {self._wanted} to {workers} workers: all stop and start again")
+        self.recorder.event("scale", f"from {self._wanted} to {quantity(workers, 'worker')}: all stop and start again")
         self._wanted = workers
         self._changed.set()
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from stretto.batching.autoscale import Config, Measurement, State, decide
 from stretto.core.errors import UsageError
+from stretto.core.text import quantity
 
 SKIPPED = 3
 """Steps after a change that are not measured."""
@@ -115,7 +116,7 @@ class Autoscaler:
         if workers > before:
             self._asked = (workers, self._clock())
         self._said = ""
-        self._agent.explain(f"{before} to {workers} workers: {reason}")
+        self._agent.explain(f"{before} to {quantity(workers, 'worker')}: {reason}")
 
     def _explain(self, reason: str) -> None:
         """Why nothing is changed: told when the kind of reason changes, not with every number in it."""

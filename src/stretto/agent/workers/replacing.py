@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from stretto.agent.workers.blame import Failure
 from stretto.agent.workers.budget import Budget
 from stretto.agent.workers.worker import Worker
+from stretto.core.text import quantity
 from stretto.membership.status import Phase
 
 if TYPE_CHECKING:
@@ -74,8 +75,8 @@ class Replacing:
             agent.council.offer(slots=max(0, agent.part.joined.slots - self.forfeited))
         if rest < least and not (refused and rest and agent.council.roster is not None):
             crash = worker.crash
-            agent.ending.fail(Failure(f"worker {worker.name} {why}, and it is not replaced any more ({bound}): {rest} workers "
-                                      f"are left, the job needs {least}", crash.traceback if crash else ""))
+            agent.ending.fail(Failure(f"worker {worker.name} {why}, and it is not replaced any more ({bound}): "
+                                      f"{quantity(rest, 'worker')} left, the job needs {least}", crash.traceback if crash else ""))
         else:
             agent.recorder.event("warning", f"is not replaced any more ({bound}); `stretto scale` starts others",
                                  worker=worker.name)

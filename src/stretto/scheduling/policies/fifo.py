@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stretto.core.text import quantity
 from stretto.scheduling.placing import Quotas, free_slots, one_kind, still_valid
 from stretto.scheduling.words import Allocation, Job, Node, size
 
@@ -32,7 +33,7 @@ def fifo(
             continue
         wanted = min(max(job.wanted or job.least, job.least), job.most)
         if wanted > quotas.left(job):
-            reasons[job.name] = f"needs {wanted} slots, {max(quotas.left(job), 0)} are left of its owner's quota"
+            reasons[job.name] = f"needs {quantity(wanted, 'slot')}, {max(quotas.left(job), 0)} are left of its owner's quota"
             continue
         if blocked:
             reasons[job.name] = "waits behind a job that has waited too long to be passed again"
@@ -43,6 +44,6 @@ def fifo(
             quotas.take(job, wanted)
             reasons[job.name] = f"started on {wanted}: its turn, or it fits in a gap"
         else:
-            reasons[job.name] = f"needs {wanted} slots, {sum(free.values())} are free"
+            reasons[job.name] = f"needs {quantity(wanted, 'slot')}, {sum(free.values())} are free"
             blocked = time_s - job.arrival_s > patience_s
     return Allocation(places, reasons)

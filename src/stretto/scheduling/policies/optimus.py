@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 
+from stretto.core.text import quantity
 from stretto.scheduling.placing import Quotas, free_slots, one_kind, still_valid
 from stretto.scheduling.words import Allocation, Job, Node, Placement, size
 
@@ -74,7 +75,7 @@ def _sizes(
             quotas.take(job, job.least)
             reasons[job.name] = "its fewest workers"
         else:
-            reasons[job.name] = f"needs {job.least} slots, {free} are free"
+            reasons[job.name] = f"needs {quantity(job.least, 'slot')}, {free} are free"
     predict = {job.name: _predictor(job, nodes) for job in ordered}
     heap: list[tuple[float, int, Job]] = []
     for place, job in enumerate(ordered):

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.batching.goodput import GoodputModel, goodputs
+from stretto.core.text import quantity
 from stretto.scheduling.genetic import Effort, Floats, Limits, States, search
 from stretto.scheduling.placing import Quotas, still_valid
 from stretto.scheduling.words import Allocation, Job, Node, Placement, size
@@ -58,7 +59,9 @@ def pollux(
     best = states[int(np.argmin(values[:, 0]))]
     memory = Front(tuple(job.name for job in ordered), tuple(node.name for node in machines), states)
     places = _within_quotas(ordered, _places(ordered, machines, best), held)
-    reasons = {job.name: f"fittest of {len(states)} allocations: {size(places.get(job.name, ()))} workers" for job in ordered}
+    reasons = {
+        job.name: f"fittest of {len(states)} allocations: {quantity(size(places.get(job.name, ())), 'worker')}" for job in ordered
+    }
     return Allocation(places, reasons, memory)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+from stretto.core.text import quantity
 from stretto.scheduling.placing import Quotas, free_slots, one_kind, still_valid
 from stretto.scheduling.words import Allocation, Job, Node, size
 
@@ -41,7 +42,7 @@ def tiresias(
             quotas.take(job, count)
         else:
             kept.pop(job.name, None)
-            reasons[job.name] = f"waits: {count} slots do not fit after those before it in the queues"
+            reasons[job.name] = f"waits: no room for its {quantity(count, 'slot')} after those before it in the queues"
     free = free_slots(nodes, kept)
     position = {job.name: place for place, job in enumerate(order)}
     for job in sorted(running, key=lambda job: position[job.name]):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stretto.core.errors import PolicyError
+from stretto.core.text import quantity
 from stretto.scheduling.words import Node, Placement, size
 from stretto.server.conductor import Conductor
 from stretto.server.decisions.fitting import FIXED_SIZES, fit, make_room
@@ -162,7 +163,7 @@ class Decider:
         if record.state is JobState.QUEUED:
             resumable = record.life > 0 and self.conductor.cluster.resumable(record.id, record.run)
             data["run"] = record.run if resumable else next_run(record)
-        words = f"{record.wanted} → {workers} workers" if record.wanted else f"gets {workers} worker{'' if workers == 1 else 's'}"
+        words = f"{record.wanted} → {quantity(workers, 'worker')}" if record.wanted else f"gets {quantity(workers, 'worker')}"
         return Draft("allocated", f"{words}: {reason}" if reason else words, data)
 
     async def _append(self, record: Record, draft: Draft) -> bool:
@@ -226,7 +227,7 @@ def _moved(record: Record, workers: int, snapshot: Snapshot, seated: Sequence[st
 
 
 def _plain(workers: int, least: int) -> str:
-    return "as the policy has decided" if workers else f"waits: the policy gives its {least} slots to others now"
+    return "as the policy has decided" if workers else f"waits: the policy gives its {quantity(least, 'slot')} to others now"
 
 
 def _why(triggers: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from stretto.core.text import quantity
 from stretto.server.decisions.forecast import Asked, Forecast, before, forecast
 from stretto.server.decisions.snapshot import limits
 from stretto.server.jobs.known import Known
@@ -136,7 +137,7 @@ def _say(scene: Scene) -> Said:
         case JobState.QUEUED:
             return _say_queued(scene)
         case JobState.STARTING:
-            text = f"{name} is starting on {_count(record.wanted, 'worker')}: no step is committed yet{scene.tail}"
+            text = f"{name} is starting on {quantity(record.wanted, 'worker')}: no step is committed yet{scene.tail}"
             return Said(text, "starting", ("its first step",))
         case _:
             return _say_running(scene)
@@ -146,24 +147,24 @@ def _say_queued(scene: Scene) -> Said:
     name, least, slots, free = scene.name, scene.least, scene.slots, scene.free
     if least > slots:
         kind = "is pinned to" if scene.why == "pinned" else "needs at least"
-        text = f"{name} waits and will not start: it {kind} {_count(least, 'worker')}, the cluster has {_count(slots, 'slot')}"
+        text = f"{name} waits and will not start: it {kind} {quantity(least, 'worker')}, the cluster has {quantity(slots, 'slot')}"
         return Said(text, "minimum", ("a smaller elastic.min", f"nodes with at least {least} slots in all"))
     if scene.quota is not None and scene.quota < least:
         left = max(0, scene.quota)
         whose = f"the quota of tenant '{scene.record.tenant}'"
-        text = f"{name} waits: it needs {_count(least, 'slot')}, {left} are left of {whose}{scene.tail}"
+        text = f"{name} waits: it needs {quantity(least, 'slot')}, {left} are left of {whose}{scene.tail}"
         return Said(text, "quota", ("a job of the same tenant ends or shrinks", "a larger --quota"))
     if free >= least:
-        text = f"{name} waits for the next decision: {_count(free, 'slot')} free, it needs {least}{scene.tail}"
+        text = f"{name} waits for the next decision: {quantity(free, 'slot')} free, it needs {least}{scene.tail}"
         return Said(text, "policy", ("the next decision",))
-    needs = f"it needs {_count(least, 'slot')}, {free} of {slots} free"
+    needs = f"it needs {quantity(least, 'slot')}, {free} of {slots} free"
     text = f"{name} waits: {needs}; the others belong to {scene.others}{scene.tail}"
-    return Said(text, "slots", (f"one of {scene.others} ends or shrinks", "a higher priority", _count(least - free, "more slot")))
+    return Said(text, "slots", (f"one of {scene.others} ends or shrinks", "a higher priority", quantity(least - free, "more slot")))
 
 
 def _say_running(scene: Scene) -> Said:
     record, name, most = scene.record, scene.name, scene.most
-    has = _count(record.wanted, "worker")
+    has = quantity(record.wanted, "worker")
     moving = f", {record.workers} of them train yet" if record.workers < record.wanted else ""
     if scene.why == "plan":
         return Said(f"{name} has {has}{moving}: its scaling plan says so", "plan", ("the plan's next line",))
@@ -204,7 +205,3 @@ def _span(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stretto.core.errors import PolicyError
+from stretto.core.text import quantity
 from stretto.scheduling import policies, registry
 from stretto.scheduling.words import Allocation, Job, Node, Placement, size
 from stretto.server.jobs.known import Pace
@@ -130,7 +131,7 @@ def _possible(snapshot: Snapshot, places: Mapping[str, Placement]) -> None:
         kept = workers == size(snapshot.places.get(name, ()))
         if workers and not kept and not jobs[name].least <= workers <= jobs[name].most:
             bounds = f"{jobs[name].least} to {jobs[name].most}"
-            raise PolicyError(f"policy '{snapshot.policy}' gives {workers} workers to {name}, allowed are {bounds}")
+            raise PolicyError(f"policy '{snapshot.policy}' gives {quantity(workers, 'worker')} to {name}, allowed are {bounds}")
         for node, count in placement:
             free[node] -= count
     over = {node: -count for node, count in free.items() if count < 0}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import HTTPException
 
+from stretto.core.text import quantity
 from stretto.server import models
 from stretto.server.decisions.traces import trace_of
 
@@ -71,4 +72,4 @@ def _say(first: models.Outcome, second: models.Outcome, ratio: float) -> str:
     words = "the same average completion time" if abs(ratio - 1) < 0.005 else (
         f"an average completion time {abs(1 - ratio):.0%} {'shorter' if ratio < 1 else 'longer'}"
     )  # fmt: skip
-    return f"With '{second.policy}' instead of '{first.policy}', these {len(first.jobs)} jobs would have had {words}."
+    return f"With '{second.policy}' instead of '{first.policy}', {quantity(len(first.jobs), 'job')} would have had {words}."

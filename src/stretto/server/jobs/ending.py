@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stretto.clusters.base import Sighting
+from stretto.core.text import quantity
 from stretto.server.jobs.known import Known
 from stretto.server.jobs.state import Draft, Record
 from stretto.server.jobs.work import work_of
@@ -21,7 +22,7 @@ def ending(record: Record, known: Known, sighting: Sighting, *, resumable: bool)
     state, code = end.get("state"), sighting.code
     if state == "finished" or (code == 0 and not work_of(record.spec).elastic):
         steps = end.get("steps")
-        text = f"finished after {steps} steps" if steps is not None else "finished"
+        text = f"finished after {quantity(steps, 'step')}" if steps is not None else "finished"
         return Draft("finished", text, {"digest": end.get("digest"), "steps": steps})
     if record.state is JobState.CANCELLING:
         return Draft("cancelled", "cancelled")
@@ -49,7 +50,7 @@ def _failed(sighting: Sighting, error: object) -> Draft:
 def _lost(record: Record, code: int | None, resumable: bool) -> Draft:
     how = "nobody saw them end" if code is None else f"killed by signal {-code}"
     if record.restarts >= record.spec.restarts:
-        text = f"its processes were lost ({how}) {record.restarts + 1} times, restarts={record.spec.restarts} allowed"
+        text = f"its processes were lost ({how}) {quantity(record.restarts + 1, 'time')}, restarts={record.spec.restarts} allowed"
         return Draft("failed", f"failed: {text}", {"error": text, "class": "lost", "code": code})
     run = record.run if resumable else next_run(record)
     where = "its last checkpoint" if resumable else "the beginning"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from stretto.core.text import quantity
 from stretto.server.jobs.known import Known, Point, finite
 from stretto.server.jobs.state import Draft, Record
 from stretto.server.models import JobState
@@ -90,13 +91,13 @@ def _step(line: Mapping[str, Any]) -> int:
 
 
 def _ready(line: Mapping[str, Any], workers: int) -> Draft:
-    return Draft("ready", f"trains on {workers} worker{'' if workers == 1 else 's'}", {"workers": workers, "step": _step(line)})
+    return Draft("ready", f"trains on {quantity(workers, 'worker')}", {"workers": workers, "step": _step(line)})
 
 
 def _resized(line: Mapping[str, Any], before: int) -> Draft:
     workers, cause, pause = _workers(line), str(line.get("cause", ""))[:40], finite(line.get("pause_ms"))
     words = f", {pause:.0f} ms pause" if pause is not None else ""
-    text = f"{before} → {workers} workers at step {_step(line)}{words} ({cause})"
+    text = f"{before} → {quantity(workers, 'worker')} at step {_step(line)}{words} ({cause})"
     return Draft("resized", text, {"workers": workers, "before": before, "step": _step(line), "cause": cause, "pause_ms": pause})
 
 

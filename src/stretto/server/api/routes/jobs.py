@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, Header, HTTPException, Path, Query, Resp
 from fastapi.responses import Response as Raw
 from sqlalchemy import exc
 
+from stretto.core.text import quantity
 from stretto.server import models
 from stretto.server.api import views
 from stretto.server.api.hub import dump
@@ -175,7 +176,7 @@ async def scale(who: Who, response: Response, job: JobId, body: models.ScaleWish
         raise HTTPException(422, f"workers={body.workers} is outside the job's limits {least} to {most}: {fix}")
     words = "pinned to" if body.pin else "wished for"
     draft = Draft(
-        "wished", f"{words} {body.workers} worker{'' if body.workers == 1 else 's'}", {"workers": body.workers, "pin": body.pin}
+        "wished", f"{words} {quantity(body.workers, 'worker')}", {"workers": body.workers, "pin": body.pin}
     )
     return await _append(who, response, record, draft, if_match)
 

@@ -1,0 +1,93 @@
+"""What the command line says to a mistake: one sentence with the value and the fix, as `UsageError` has it everywhere else."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import typer
+
+from stretto.cli.verbs import VERBS
+
+Misuse = typer.BadParameter.__mro__[1]
+"""The parser's own exception for a wrong call. typer exports only this subclass of it."""
+EXPECTED = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def no_verb(words: Sequence[str]) -> str:
+    """For a first word that is no verb: the verb that was probably meant, or the one that runs a script or submits a job file."""
+    word = words[0]
+    if word.endswith(".py"):
+        return f"{word!r} is not a verb: did you mean `stretto run {shlex.join(words)}`?"
+    if word.endswith((".yaml", ".yml")):
+        return f"{word!r} is not a verb: did you mean `stretto submit {shlex.join(words)}`?"
+    meant = closest(word.lower(), VERBS)
+    return f"there is no verb {word!r}: " + (f"did you mean `stretto {meant}`?" if meant else "see `stretto --help`")
+
+
+def sentence(error: Any) -> str:
+    """One sentence for an error of the parser."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "stretto"
+    if hasattr(error, "possibilities"):
+        return _no_option(error, command)
+    if type(error).__name__ == "MissingParameter":
+        return f"`{command}` needs {_described(error.param)}: {_usage(context)}"
+    if isinstance(error, typer.BadParameter) and error.param is not None:
+        return _bad_value(error)
+    text = str(error.format_message()).strip().rstrip(".")
+    if "Did you mean" in text:
+        return f"{text[:1].lower()}{text[1:]}".replace(". Did", ": did")
+    return f"{text[:1].lower()}{text[1:]}; see `{command} --help`"
+
+
+def _no_option(error: Any, command: str) -> str:
+    flag = error.option_name
+    if error.ctx is not None and error.ctx.parent is None:
+        return f"stretto itself has no option {flag}: options follow the verb, as in `stretto run --workers 4 train.py`"
+    known = [name for one in error.ctx.command.params for name in one.opts] if error.ctx is not None else []
+    meant = closest(flag, known)
+    fix = f"did you mean {meant}?" if meant else f"see `{command} --help`"
+    if command.endswith(" submit") and meant is None:
+        fix = "if it belongs to the script, put -- before the command: stretto submit -- python train.py " + flag
+    return f"`{command}` has no option {flag}: {fix}"
+
+
+def _bad_value(error: Any) -> str:
+    """`--threads 'x' is not a whole number: …`. The parser's own words only where they say more."""
+    name, value, kind = _named(error.param), None, ""
+    details = getattr(error.__cause__, "errors", None)
+    if callable(details):
+        first: Any = next(iter(details()), {})  # type: ignore[call-overload]
+        value, kind = first.get("input"), str(first.get("type", ""))
+        expected = first.get("ctx", {}).get("expected")
+        if expected:
+            return f"{name} {value!r} is unknown: choose {str(expected).replace(chr(39), '')}"
+    for prefix, words in EXPECTED.items():
+        if value is not None and kind.startswith(prefix):
+            return f"{name} {value!r} is not {words}"
+    return f"{name}: {str(error.message).removeprefix('Value error, ').strip().rstrip('.')}"
+
+
+def _named(parameter: Any) -> str:
+    """`--threads`, or an argument's name as the usage line writes it."""
+    if parameter.param_type_name == "argument":
+        return str(parameter.metavar or str(parameter.name).upper())
+    return max(parameter.opts, key=len)
+
+
+def _described(parameter: Any) -> str:
+    """`WORKERS (how many workers it shall have)`."""
+    text = str(getattr(parameter, "help", None) or "").rstrip(".")
+    return f"{_named(parameter)} ({text[:1].lower()}{text[1:]})" if text else _named(parameter)
+
+
+def _usage(context: Any) -> str:
+    return "`" + " ".join(context.get_usage().removeprefix("Usage: ").replace("{", "").replace("}", "").split()) + "`"

@@ -1,0 +1,76 @@
+"""Scripts on the command line of `run` and `submit`: launchers that stand where the script belongs, and flags behind it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from stretto.core.errors import UsageError
+
+PYTHON = re.compile(r"^(.*/)?python(3(\.\d+)?)?$")
+LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "horovodrun")
+MOST_READ = 1 << 20
+
+
+def check_launcher(script: str, args: Sequence[str], *, verb: str = "stretto run") -> None:
+    """Refuses `stretto run python train.py` and its like, with the command that works."""
+    if os.path.isfile(script):
+        return
+    if PYTHON.match(script):
+        rest = list(args)
+        while rest and rest[0] == "-u":
+            rest = rest[1:]
+        if rest and rest[0] == "-m":
+            raise UsageError(no_module(rest[1] if len(rest) > 1 else "pkg.module", verb=verb))
+        if rest and not rest[0].startswith("-"):
+            raise UsageError(f"leave `{script}` out, stretto starts Python by itself: {verb} {shlex.join(rest)}")
+        raise UsageError(f"`{script}` is not a script: name the training script, as in `{verb} train.py`")
+    if Path(script).name in LAUNCHERS:
+        raise UsageError(f"{script} is a launcher, not a script, and stretto takes its place: `{verb} --workers 4 train.py` for a "
+                         f"script that calls stretto.join, `{verb} --restart-mode torchrun --nproc-per-node 4 train.py` for one "
+                         "that torchrun can start")
+
+
+def no_module(module: str, *, verb: str = "stretto run") -> str:
+    """What is said to `-m pkg.module`."""
+    path = module.replace(".", "/") + ".py"
+    return (f"-m {module}: stretto runs script files, not modules: `{verb} {path}`; if the module needs its package, run a file "
+            f"that says: import runpy; runpy.run_module({module!r}, run_name='__main__')")
+
+
+def stray_flags(command: Any, script: str, args: Sequence[str], *, given: Sequence[str] = ()) -> list[str]:
+    """The words behind the script that look like options of ours: `["--workers", "4"]`.
+
+    Not those that the script declares itself (its text has the quoted flag), and not those that were also given in front of it.
+    """
+    ours = {name: one for one in command.params if one.param_type_name == "option" and not one.hidden
+            for name in (*one.opts, *one.secondary_opts)}
+    ours = {name: one for name, one in ours.items() if name not in ("--help", "-h") and one.name not in given}
+    text, found = _text(script), list[str]()
+    for place, word in enumerate(args):
+        flag = word.partition("=")[0]
+        if word == "--":
+            break
+        if flag not in ours or f'"{flag}"' in text or f"'{flag}'" in text:
+            continue
+        found.append(word)
+        if "=" not in word and not ours[flag].is_flag and place + 1 < len(args):
+            found.append(args[place + 1])
+    return found
+
+
+def stray_hint(verb: str, script: str, found: Sequence[str]) -> str:
+    words = shlex.join(found)
+    return f"{words} after {script} goes to the script; put it before: {verb} {words} {script}"
+
+
+def _text(script: str) -> str:
+    try:
+        with open(script, encoding="utf-8", errors="replace") as file:
+            return file.read(MOST_READ)
+    except OSError:
+        return ""
