@@ -43,8 +43,9 @@ class Admission:
 
     def place(self, *, public: bool = False) -> dict[str, Any]:
         job = self._job
-        place: dict[str, Any] = {"step": job.step, "epoch": job._epoch, "loaders": [one.state for one in job._loaders]}
+        place: dict[str, Any] = {"step": job.step, "epoch": job._epoch, "loaders": [one.position for one in job._loaders]}
         if not public:
+            place["loaders"] = [one.state for one in job._loaders]
             buffers = job._reducer.buffers if job._reducer is not None else None
             place["tick"] = job._team.seat.tick
             place["save"] = job._save_at

@@ -68,7 +68,7 @@ class Passes:
         if train:
             job._planning.begin(step)
         self.running = True
-        step.rows = {}
+        step.begin_pass()
         moves = reducer.program.moves
         for place, move in enumerate(moves):
             last, weight = place == len(moves) - 1, None if equal else float(sizes[move.slice])
@@ -110,7 +110,7 @@ class Passes:
             header.note = job.note()
         if train and job._saver is not None:
             header.note = {**header.note, **job._saver.note()}
-        header.parts = step.parts
+        header.parts, header.blob = step.parts, step.pack()
         if train:
             job._planning.fill(header)
         headers = reducer.reduce(header)
@@ -129,6 +129,7 @@ class Passes:
         job._stop = job._stop or any(one.stop for one in headers)
         self._compare(headers)
         step.passes += 1
+        step.finish_pass([one.blob for one in headers])
         rows = {int(k): row for one in headers for k, row in one.rows.items()}
         step.metrics = {**average(rows, dict(enumerate(step.units())), job.slices * step.parts), **step.metrics}
         return True

@@ -13,6 +13,7 @@ from stretto.core.slices import Span
 from stretto.train.data.samples import Ahead, Source, Wanted, cut
 from stretto.train.data.step import Step
 from stretto.train.reduce.logs import Row
+from stretto.train.reduce.sums import Partial, add, joined, small
 
 if TYPE_CHECKING:
     from stretto.train.job import Job
@@ -53,6 +54,10 @@ class Loader:
         """Samples of this epoch in finished steps."""
         self.metrics: Row = {}
         """The mean of everything logged in the last whole sweep of an evaluation."""
+        self.sums: dict[str, Any] = {}
+        """The sum over the steps of the last whole sweep of an evaluation, of everything given to `step.sum`."""
+        self.gathered: dict[str, Any] = {}
+        """Everything given to `step.gather` in the last whole sweep of an evaluation, in the order of its samples."""
         self._ahead = Ahead(self.source, workers=workers, pin_memory=pin_memory) if workers else None
         self._expected: tuple[Any, ...] | None = None
 
@@ -62,13 +67,23 @@ class Loader:
         return self.step + (left // self.batch if self.tail == "drop" else -(-left // self.batch))
 
     @property
-    def state(self) -> dict[str, int]:
+    def position(self) -> dict[str, int]:
         return {"epoch": self.epoch, "step": self.step, "consumed": self.consumed, "batch": self.batch}
 
+    @property
+    def state(self) -> dict[str, Any]:
+        """The position and what the last sweep of an evaluation found, as newcomers and checkpoints get them."""
+        if self.train:
+            return self.position
+        return {**self.position, "metrics": self.metrics, "sums": self.sums, **small(self.gathered)}
+
     @state.setter
-    def state(self, held: dict[str, int]) -> None:
+    def state(self, held: dict[str, Any]) -> None:
         self.epoch, self.step, self.consumed = held["epoch"], held["step"], held["consumed"]
         self.batch = held["batch"]
+        if "metrics" in held:  # checkpoints of version 0.1 have none
+            self.metrics, self.sums = held["metrics"], held["sums"]
+            self.gathered = Partial(held["gathered"], left_out=held["left_out"])
 
     def count(self) -> int:
         """Samples of the next step; 0 at the end of the epoch."""
@@ -120,6 +135,8 @@ class Loader:
 
     def _evaluation(self) -> Iterator[Step]:
         totals: dict[str, tuple[float, int]] = {}
+        sums: dict[str, Any] = {}
+        chunks: dict[str, list[Any]] = {}
         self.step = self.consumed = 0
         while count := self.count():
             step = Step(self, index=self.step, epoch=self.epoch, first=self.consumed, count=count)
@@ -129,9 +146,14 @@ class Loader:
             for name, value in step.metrics.items():
                 total, weight = totals.get(name, (0.0, 0))
                 totals[name] = (total + value * count, weight + count)
+            for name, value in step.sums.items():
+                sums[name] = add(name, sums[name], value) if name in sums else value
+            for name, value in step.gathered.items():
+                chunks.setdefault(name, []).append(value)
             self.step += 1
             self.consumed += count
         self.metrics = {name: total / weight for name, (total, weight) in totals.items()}
+        self.sums, self.gathered = sums, {name: joined(name, held) for name, held in chunks.items()}
         self.job._telling.swept(self)
         self.next_epoch()
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from stretto.core.errors import ScriptError
+from stretto.core.slices import Span
 from stretto.train.data.samples import cut
 from stretto.train.reduce.logs import Row, number
+from stretto.train.reduce.sums import GATHER, SUM, Tally, joined, total
 
 if TYPE_CHECKING:
     from stretto.train.data.loader import Loader
@@ -29,7 +33,15 @@ class Step:
         self.passes = 0
         self.metrics: Row = {}
         """What was logged, averaged over all slices, after every pass; of a name that two passes log, the first one's."""
+        self.sums: dict[str, int | float | torch.Tensor] = {}
+        """What was given to `step.sum`, over all slices of all workers, after every pass; of a name that two passes sum, the first
+        one's."""
+        self.gathered: dict[str, torch.Tensor | list[Any]] = {}
+        """What was given to `step.gather`, of all workers and in the order of the samples, after every pass; of a name that two
+        passes gather, the first one's."""
         self.rows: dict[int, dict[str, Any]] = {}
+        self.tally: Tally | None = None
+        """What this pass has summed and gathered here so far; None where it has not."""
         self.slice: int | None = None
         self.opened = False
 
@@ -40,12 +52,61 @@ class Step:
         return self.loader.job._passes.run(self)
 
     def log(self, **values: Any) -> None:
-        """Records values of the slice at hand: numbers or one-element tensors."""
+        """Records values of the slice at hand, numbers or one-element tensors: `step.metrics` has their means over all samples."""
         if self.slice is None:
             raise ScriptError("step.log belongs inside the loop over the step's slices: values are averaged over the slices")
         row = self.rows.setdefault(self.slice, {})
         for name, value in values.items():
             row[name] = value.detach() if hasattr(value, "detach") else value
+
+    def sum(self, **values: Any) -> None:
+        """Adds values of the slice at hand: `step.sums` has the sums over all slices of all workers after the pass.
+
+        Integers and one-element tensors of integers or booleans give an exact integer of any size. Floats are summed in double
+        precision in an order that does not depend on the workers. Larger tensors are summed element by element, as int64 or
+        float64. A second call with the same name in one slice adds to the first.
+        """
+        for name, value in values.items():
+            self._counting("sum").sum(name, self.slice or 0, value)
+
+    def gather(self, **values: Any) -> None:
+        """Collects values per sample: `step.gathered` has those of all workers after the pass, in the order of the samples.
+
+        A value is a tensor, an array or a list whose first dimension is the slice's samples. Every worker holds the whole result,
+        in the main memory.
+        """
+        for name, value in values.items():
+            tally, unit = self._counting("gather"), self.slice or 0
+            tally.gather(name, unit, value, samples=self.units()[unit])
+
+    def _counting(self, method: str) -> Tally:
+        if self.slice is None:
+            raise ScriptError(f"step.{method} belongs inside the loop over the step's slices: it takes the values of a slice")
+        if self.tally is None:
+            self.tally = Tally()
+        return self.tally
+
+    # ---- the pass
+
+    def begin_pass(self) -> None:
+        """A pass starts, for the first time or again: what an earlier try has recorded is dropped."""
+        self.rows, self.tally = {}, None
+
+    def pack(self) -> bytes:
+        """What this worker has summed and gathered, for the others."""
+        if self.tally is None:
+            return b""
+        share, parts = self.loader._share, self.parts
+        return self.tally.pack(units=self.loader.slices * parts, share=Span(share.low * parts, share.high * parts))
+
+    def finish_pass(self, blobs: list[bytes]) -> None:
+        """All workers' sums and lists are here."""
+        if not any(blobs):
+            return
+        found = total(blobs, units=self.loader.slices * self.parts)
+        sums = {key[1]: value for key, value in found.items() if key[0] == SUM}
+        gathered = {key[1]: joined(key[1], value) for key, value in found.items() if key[0] == GATHER}
+        self.sums, self.gathered = {**sums, **self.sums}, {**gathered, **self.gathered}
 
     def units(self) -> list[int]:
         """Samples of every slice, or of every part of every slice, in their order."""

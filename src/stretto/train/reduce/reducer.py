@@ -49,14 +49,19 @@ class Header:
     """Squared gradient norms by unit and parameter group, where they are measured."""
     finite: bool = True
     """Neither NaN nor infinity in the part of the reduced gradient that this member owns, where that is watched."""
+    blob: bytes = b""
+    """What the script has summed and gathered (reduce/sums.py); travels behind the JSON. Empty where it does neither."""
 
     def encode(self) -> bytes:
-        return json.dumps([self.offer, self.again, self.moving, self.used, self.rows, self.stop, self.digest, self.note,
+        """Four bytes with the length of the JSON, the JSON, the blob."""
+        text = json.dumps([self.offer, self.again, self.moving, self.used, self.rows, self.stop, self.digest, self.note,
                            self.parts, self.spent, self.norms, self.finite], separators=(",", ":")).encode()
+        return len(text).to_bytes(4, "little") + text + self.blob
 
     @staticmethod
-    def decode(text: bytes) -> Header:
-        return Header(*json.loads(text))
+    def decode(message: bytes) -> Header:
+        end = 4 + int.from_bytes(message[:4], "little")
+        return Header(*json.loads(message[4:end]), blob=message[end:])
 
 
 class Reducer:
