@@ -48,13 +48,13 @@ def _script(body: str, out: str, err: str) -> None:
     os._exit(code)
 
 
-def run(body: str) -> Done:
+def run(body: str, *, head: str = HEAD) -> Done:
     """The script in a process of its own, forked from this one, which has torch."""
     with tempfile.TemporaryDirectory() as where:
         out, err = f"{where}/out", f"{where}/err"
         pid = os.fork()
         if not pid:
-            _script(HEAD + textwrap.dedent(body), out, err)
+            _script(head + textwrap.dedent(body), out, err)
         for _ in range(24_000):  # only against hanging for ever: the machine may be busy
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
@@ -65,14 +65,14 @@ def run(body: str) -> Done:
         raise AssertionError("the script hangs")
 
 
-def check(body: str) -> str:
-    done = run(body)
+def check(body: str, *, head: str = HEAD) -> str:
+    done = run(body, head=head)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def refused(body: str, *words: str) -> None:
-    done = run(body)
+def refused(body: str, *words: str, head: str = HEAD) -> None:
+    done = run(body, head=head)
     assert done.returncode != 0
     last = done.stderr.strip().splitlines()[-1]
     assert "ScriptError" in last, done.stderr

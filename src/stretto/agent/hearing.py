@@ -83,6 +83,8 @@ class Hearing:
                 self._agent.let_go(worker, fields["text"], refused=True, recurring=True)
             case "finished":
                 self._finished(worker, fields)
+            case "ended":
+                self._agent.spawn(self._see_out(worker))
             case "left":
                 self._left(worker, fields)
             case _ if kind in JOURNALLED:
@@ -158,7 +160,8 @@ class Hearing:
         self._recorder.event("finished", worker=worker.name)
         self._council.tell(worker.status)
         self._agent.see_whether_over()
-        self._agent.spawn(self._see_out(worker))
+        if not fields.get("closed"):  # after job.close() the script goes on; its end is told by itself
+            self._agent.spawn(self._see_out(worker))
 
     async def _see_out(self, worker: Worker) -> None:
         """A script that has ended may still have threads and exit handlers; they are not waited for without end."""

@@ -298,6 +298,11 @@ class Supervisor:
 
     def _explain(self, worker: Worker, code: int) -> None:
         """A death that the agent did not cause."""
+        if worker.status.phase is Phase.FINISHED and worker.crash is not None:
+            summary = worker.crash.summary
+            self.recorder.event("crashed", f"after job.close(): {summary}", worker=worker.name)
+            return self.ending.fail(Failure(f"the script of {worker.name} failed after job.close(): {summary}",
+                                            worker.crash.traceback, exit_code_of(worker.crash)))
         if worker.status.phase is Phase.FINISHED or self.ending.stopping is not None:
             return
         found = examine(worker, code, ledger=self._ledger, started=self.council.roster is not None, script=self.options.script)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from stretto.batching.throughput import Observation, ThroughputModel, fit
+from stretto.core import threads
 
 KEPT = 32
 """Measurements of each way of running that count."""
@@ -75,11 +76,10 @@ class Speed:
         if not observations:
             return
         self._fresh = 0
-        self._thread = threading.Thread(target=self._fit, args=(observations,), name="stretto-fit", daemon=True)
-        self._thread.start()
+        self._thread = threads.start(self._fit, observations, name="stretto-fit")
 
     def join(self) -> None:
-        """Waits for the fit under way: for tests."""
+        """Waits for the fit under way."""
         if self._thread is not None:
             self._thread.join()
 

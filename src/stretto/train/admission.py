@@ -61,8 +61,9 @@ class Admission:
             raise ScriptError("training began before any job.loader was made")
         if any(loader.train for loader in job._loaders):
             check_shared(job._shared)
-        Forgotten(job._shared)
+        job._resources.callback(Forgotten(job._shared).close)
         job._reducer = Reducer(job.slices)
+        job._resources.callback(job._reducer.close)
         job._planning.start()
         job._prepare_gradients()
         job._saver = open_saver(job)

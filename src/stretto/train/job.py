@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -72,6 +74,10 @@ class Job:
         self._planning = Planning(self)
         self._last_epoch: int | None = None
         self._saver: Saver | None = None
+        self.closed = False
+        self._resources = contextlib.ExitStack()
+        """What ends with the job in this process: hooks, threads, prefetching processes."""
+        self._resources.callback(self._planning.close)
         self._save_at = 0
         """The boundary at which all members save; newcomers that are admitted there hear of it with the state."""
 
@@ -104,6 +110,7 @@ class Job:
     def barrier(self) -> None:
         """Before training: waits until the chief has come to the same barrier ("the chief downloads, all read"); the chief itself
         does not wait, nor does a worker that joins a running job. During training: every worker waits for all others."""
+        self._check_open("job.barrier")
         if self._admission.done:
             self._passes.barrier()
         else:
@@ -123,6 +130,7 @@ class Job:
 
         `lr_rule` says how the optimizers' learning rates follow the batch (docs/batching.md).
         """
+        self._check_open("job.share")
         if self._admission.done:
             raise ScriptError("job.share was called after training began: call it before the first `for step in data`")
         self._shared.add(objects)
@@ -143,6 +151,7 @@ class Job:
         pin_memory: bool = False,
     ) -> Loader:
         """Global batches of `batch_size` samples, whatever the number of workers. `train=False` spreads an evaluation."""
+        self._check_open("job.loader")
         check_dataset(dataset)
         slices = asked_slices(slices)
         if slices is None:
@@ -165,6 +174,7 @@ class Job:
             pin_memory=pin_memory,
         )
         self._loaders.append(loader)
+        self._resources.callback(loader.close)
         if train:
             self._planning.use(loader, policy)
         if self._admission.done:
@@ -173,6 +183,7 @@ class Job:
 
     def epochs(self, count: int) -> Iterator[int]:
         """The epochs from the job's present one on: a newcomer begins with the others'."""
+        self._check_open("job.epochs")
         if not self._loaders:
             raise ScriptError("job.epochs was reached before any job.loader: make the loaders first")
         self._last_epoch = count
@@ -186,19 +197,50 @@ class Job:
 
     def digest(self) -> str:
         """SHA-256 of everything shared and of the job's place: equal on all workers at a step boundary."""
+        self._check_open("job.digest")
         self._settle()
         return self._shared.digest(self._admission.place(public=True))
 
     def report(self, **metrics: float) -> None:
         """Application metrics for the scheduler and the page (docs/metrics.md)."""
+        self._check_open("job.report")
         values = reported(metrics)
         if self.chief:
             self._telling.say("report", step=self.step, metrics=values)
+
+    def close(self) -> None:
+        """Ends the job in this process, with all of its hooks, threads and prefetching processes. A second call does nothing.
+
+        Afterwards a script under plain `python` may join another job. A launched worker has then finished, as it would have at the
+        end of its script, and the code that follows still runs. `with stretto.join(...) as job:` calls this at its end.
+        """
+        if self.closed:
+            return
+        if self._link is not None:
+            self._finish(closed=True)
+            self._link.close()
+        self.closed = True
+        self._resources.close()
+
+    def __enter__(self) -> Job:
+        self._check_open("with job")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Closes the job. A launched worker that fails has not finished: what becomes of it is decided where its script ends."""
+        if kind is None or self._link is None:
+            self.close()
+
+    def _check_open(self, what: str) -> None:
+        if self.closed:
+            raise ScriptError(f"{what}: this job is closed; use it before job.close() or the end of its `with` block, or join anew "
+                              "with stretto.join(...)")
 
     # ---- boundaries
 
     def _boundary(self) -> None:
         """Between two training steps: rosters switch here, the job stops here."""
+        self._check_open("for step in loader")
         self._settle()
         other = self._passes.training
         if other is not None:
@@ -304,11 +346,12 @@ class Job:
         if self._telling.last_commit is not None and self._telling.first_here:
             self._telling.say("commit", **self._telling.last_commit)
 
-    def _finish(self) -> None:
-        """The script has ended."""
+    def _finish(self, *, closed: bool = False) -> None:
+        """The script has ended, or only its job where it is `closed`."""
         self._settle()
         self._beat.activity(Activity.ENDED)
         if self._saver is not None and self._admission.done and not self._stop:
             self._saver.last(final=True)
-        self._telling.say("finished", tick=self._team.seat.tick, step=self.step, digest=self.digest(), stopped=self._stop)
+        self._telling.say("finished", tick=self._team.seat.tick, step=self.step, digest=self.digest(), stopped=self._stop,
+                          closed=closed)
 

@@ -45,7 +45,7 @@ def out_of_memory(error: BaseException) -> bool:
 def carry(job: Job | None, error: BaseException) -> Carried | None:
     """What to go on with after this error; None where going on cannot help."""
     step = job._passes.open if job is not None else None
-    if job is None or step is None or not step.loader.train or not job._passes.running or not out_of_memory(error):
+    if job is None or job.closed or step is None or not step.loader.train or not job._passes.running or not out_of_memory(error):
         return None
     reducer, before = job._reducer, step.parts
     assert reducer is not None and reducer.gradients is not None and reducer.buffers is not None
@@ -61,6 +61,7 @@ def carry(job: Job | None, error: BaseException) -> Carried | None:
     reducer.buffers.restore()
     if broken:
         job._team.failed()
+    job._resources.close()
     skeleton, tensors = job._shared.flatten(job._admission.place())
     carried = Carried(job, skeleton, [tensor.detach().cpu().clone() for tensor in tensors], job._planning.carried(), bool(broken))
     _forget(job, error)

@@ -61,6 +61,7 @@ class Planning:
         """Of all passes of the step so far."""
         self._sampling = Sampling()
         self._replay: Replay | None = None
+        self._handles: list[Any] = []
         self._slice_s: dict[str, float] = {}
         self._spent = [0.0, 0, 0.0]
         self.breakdown: dict[str, float] = {}
@@ -108,13 +109,21 @@ class Planning:
         self.noise = NoiseScale(norms.groups)
         reference = next(iter(self._policies.values())).reference
         for optimizer in optimizers:  # before the rule's own hooks, so that a step without gradients is not scaled
-            optimizer.register_step_pre_hook(self._guard)
+            self._handles.append(optimizer.register_step_pre_hook(self._guard))
         self.rate = Rate(self.rule, optimizers, reference=reference, noise=self.noise)
         assert self.job._reducer is not None
         self.job._reducer.watch = True
         self.job._shared.add({NAME: self})
         self.job.note = self._note
         self.job.noted.append(self._noted)
+
+    def close(self) -> None:
+        """Takes the hooks off, and waits for a fit under way."""
+        for handle in self._handles:
+            handle.remove()
+        if self.rate is not None:
+            self.rate.detach()
+        self.speed.join()
 
     def _check_without_optimizer(self) -> None:
         adaptive = next((one for one in self._policies.values() if isinstance(one, Adaptive)), None)

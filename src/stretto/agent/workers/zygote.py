@@ -23,6 +23,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from stretto.core import threads
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 MESSAGE_BYTES = 65536
@@ -224,6 +226,7 @@ def _live(request: dict[str, Any], fds: list[int], *, server: int, script: str, 
 
 def _leave() -> None:
     """What an interpreter does at its end, for scripts that count on it: threads are joined, exit handlers run."""
+    atexit.unregister(threads.finish)  # os._exit comes next and unwinds nothing: a save that hangs need not be waited for
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
 

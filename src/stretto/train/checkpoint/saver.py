@@ -20,6 +20,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from stretto.core import threads
 from stretto.core.errors import Refused, StrettoError
 from stretto.core.manifest import NAME, Identity, Manifest, Piece, Shard, folder_name
 from stretto.train.checkpoint.catalog import check_fence, claim, mark, raise_fence, tidy
@@ -218,7 +219,7 @@ class Saver:
                     place=place, final=final, blocked_s=time.monotonic() - before, began=before)
         self._save, self.saved, self._prepared = save, step, save.roster
         self._due_at = before + (self.wish.every_s or 0.0)
-        threading.Thread(target=self._run, args=(save,), name=f"stretto-save-{step}", daemon=True).start()
+        threads.start(self._run, save, name=f"stretto-save-{step}")
 
     def _run(self, save: Save) -> None:
         with contextlib.suppress(OSError):

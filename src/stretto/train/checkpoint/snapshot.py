@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from stretto.core import threads
 from stretto.core.errors import Refused, ScriptError
 from stretto.core.manifest import Identity, Piece, Shared, Tensor
 from stretto.train.checkpoint.layout import deal, header, width
@@ -112,8 +113,7 @@ class Memory:
         """Makes the memory in the background: its first touch costs more than all later copies, and nobody should wait for it."""
         size = _share(skeleton, tensors, writer=writer, writers=writers).bytes
         if self._held.numel() < size and self._making is None:
-            self._making = threading.Thread(target=self._make, args=(size,), name="stretto-save-memory", daemon=True)
-            self._making.start()
+            self._making = threads.start(self._make, size, name="stretto-save-memory")
 
     def _make(self, size: int) -> None:
         self._held = torch.empty(0, dtype=torch.uint8)

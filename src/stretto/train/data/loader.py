@@ -92,7 +92,13 @@ class Loader:
             return self.batch
         return left if self.tail == "keep" else 0
 
+    def close(self) -> None:
+        """Ends the prefetching processes."""
+        if self._ahead is not None:
+            self._ahead.close()
+
     def __iter__(self) -> Iterator[Step]:
+        self.job._check_open("for step in loader")
         self.job._settle()
         self.job._admission.admit()
         return self._training() if self.train else self._evaluation()

@@ -97,7 +97,7 @@ class Ahead:
 
     def __init__(self, source: Source, *, workers: int, pin_memory: bool) -> None:
         self._upcoming: Iterator[Wanted] = iter(())
-        self._loader = DataLoader(
+        self._loader: DataLoader[Any] | None = DataLoader(
             _Keyed(source),
             batch_size=None,
             sampler=self,  # type: ignore[arg-type]
@@ -125,6 +125,8 @@ class Ahead:
         if wanted in self._kept:
             return self._kept.pop(wanted)
         if self._answers is None:
+            if self._loader is None:
+                raise RuntimeError("this loader is closed")
             self._answers = iter(self._loader)
         for key, answer in self._answers:
             if key == wanted:
@@ -135,5 +137,6 @@ class Ahead:
         raise RuntimeError("the prefetching processes ended")
 
     def close(self) -> None:
-        self._answers = None
+        """Ends the processes: torch does so when nobody holds the DataLoader and its iterator any more."""
+        self._answers = self._loader = None
         self._kept = {}

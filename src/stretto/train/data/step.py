@@ -48,6 +48,7 @@ class Step:
     def __iter__(self) -> Iterator[Any]:
         if self.slice is not None:
             raise ScriptError("this step is already being iterated over: use one loop at a time")
+        self.loader.job._check_open("for … in step")
         self.opened = True
         return self.loader.job._passes.run(self)
 

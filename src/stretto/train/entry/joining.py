@@ -1,4 +1,4 @@
-"""How a process becomes a worker: `stretto.join`, once in a process, and again only where its script is run again."""
+"""How a process becomes a worker: `stretto.join`. A process has one job at a time, and a launched worker has one in its life."""
 
 from __future__ import annotations
 
@@ -21,16 +21,20 @@ _carried: Carried | None = None
 
 
 def join(seed: int = 0, *, threads: int | None = None) -> Job:
-    """Makes this process a worker of the job that launched it, or a job of its own under plain `python`."""
+    """Makes this process a worker of the job that launched it, or a job of its own under plain `python`.
+
+    Close the job before the next one: `with stretto.join(...) as job:` or `job.close()`. In a notebook the next `join` does it.
+    """
     global _job, _carried
     if _carried is not None:
         old, carried, _carried = _carried.job, _carried, None
         prepare(int(old.options.get("threads") or threads or 1))
         _job = Job(seed=seed, options=old.options, worker=old.worker, link=old._link, beat=old._beat, carried=carried)
+        _job._resources.callback(_forget, _job)
         seed_all(seed)
         return _job
     if _job is not None:
-        raise ScriptError("stretto.join was called a second time: a process is one worker of one job; keep the first job object")
+        _end_first(_job)
     options: dict[str, Any] = json.loads(os.environ.get("STRETTO_OPTIONS", "{}"))
     prepare(int(options.get("threads") or threads or 1))
     link: Link | None = None
@@ -41,12 +45,37 @@ def join(seed: int = 0, *, threads: int | None = None) -> Job:
         link = Link(int(os.environ["STRETTO_LINK"]), real)
     worker = os.environ.get("STRETTO_WORKER", "alone")
     _job = Job(seed=seed, options=options, worker=worker, link=link, beat=beat)
+    _job._resources.callback(_forget, _job)
     if link is not None:
         link.start(_job._team.hear)
         link.send("hello", pid=os.getpid(), address=list(_job._team.address), fingerprint=fingerprint(),
                   version=VERSION, python=sys.version.split()[0])
     seed_all(seed)
     return _job
+
+
+def _end_first(job: Job) -> None:
+    """A second `join`: a cell that runs again ends the job before it, a script has to say so."""
+    if job._link is not None:
+        raise ScriptError("stretto.join was called a second time in a launched script: `stretto run` trains one job; start the "
+                          "second one with a `stretto run` of its own, or run this script with plain `python`")
+    if not _interactive():
+        raise ScriptError("stretto.join was called a second time while the first job is open: a process has one job at a time; end "
+                          "the first with job.close(), or write `with stretto.join(...) as job:` around it")
+    job.close()
+    print("stretto: closed the job that this session had joined before", file=sys.stderr)
+
+
+def _interactive() -> bool:
+    """Whether somebody types: Python's prompt, IPython and Jupyter set `sys.ps1`."""
+    return hasattr(sys, "ps1")
+
+
+def _forget(job: Job) -> None:
+    """The job is over. A launched worker keeps it: it cannot join again."""
+    global _job
+    if _job is job and job._link is None:
+        _job = None
 
 
 def carry_on(carried: Carried) -> None:

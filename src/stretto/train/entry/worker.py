@@ -75,6 +75,9 @@ def _finished() -> None:
     job = jobs.current()
     if job is None:
         return
+    if job.closed:
+        _say("ended")
+        return
     job._finish()
     if job._link is not None:
         job._link.close()

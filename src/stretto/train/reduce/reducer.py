@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from stretto.core import threads
 from stretto.core.slices import Span
 from stretto.train.entry.failpoints import failpoint
 from stretto.train.reduce.buffers import Buffers
@@ -22,6 +23,9 @@ from stretto.train.reduce.exchange import Exchange
 from stretto.train.reduce.gradients import Bucket, Gradients
 from stretto.train.reduce.group import Group
 from stretto.train.reduce.tree import Move, Program, program
+
+CLOSE_S = 10.0
+"""How long `close` waits for an exchange under way. One whose group was aborted ends at once."""
 
 
 @dataclass(slots=True)
@@ -73,7 +77,7 @@ class Reducer:
         self.program: Program = program(slices, Span(0, slices))
         self.gradients: Gradients | None = None
         self.buffers: Buffers | None = None
-        self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._pending = 0
         self._failure: BaseException | None = None
@@ -94,6 +98,15 @@ class Reducer:
         self._settle()
         self.exchange = Exchange(group, self.slices)
         self.program = program(self.slices, self.share)
+
+    def close(self) -> None:
+        """Takes the hooks off and ends the thread."""
+        if self.gradients is not None:
+            self.gradients.close()
+        if self._thread is not None:
+            self._orders.put(None)
+            self._thread.join(CLOSE_S)
+            self._thread = None
 
     def _settle(self) -> None:
         """Waits for what the thread still does for an older group: it has failed or is about to."""
@@ -121,8 +134,7 @@ class Reducer:
             exchange.sum(parts, finish=self._look)
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="stretto-exchange", daemon=True)
-            self._thread.start()
+            self._thread = threads.start(self._work, name="stretto-exchange", stop=lambda: self._orders.put(None))
         with self._done:
             self._pending += 1
         self._orders.put(lambda: self._sum(exchange, parts))
@@ -139,8 +151,7 @@ class Reducer:
             self._norms.append(torch.linalg.vector_norm(segment))
 
     def _work(self) -> None:
-        while True:
-            order = self._orders.get()
+        while (order := self._orders.get()) is not None:
             try:
                 if self._failure is None:
                     order()

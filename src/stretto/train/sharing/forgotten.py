@@ -38,7 +38,10 @@ class Forgotten:
         self._shared = shared
         self._known = {id(optimizer) for optimizer in shared.optimizers}
         self._parameters = set(shared.parameters())
-        register_optimizer_step_post_hook(self._after)
+        self._handle = register_optimizer_step_post_hook(self._after)
+
+    def close(self) -> None:
+        self._handle.remove()
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if id(optimizer) in self._known or _wrapped(self._shared):
