@@ -13,7 +13,7 @@ from pathlib import Path
 
 import uvicorn
 
-from stretto.clusters.base import Assignment, NodeInfo, Seen, Sighting
+from stretto.clusters.base import Assignment, NodeInfo, Seen, Sighting, Work
 from stretto.server import app
 from stretto.server.running import address, listen, login
 from stretto.server.settings import Settings
@@ -51,6 +51,9 @@ class Fleeting:
 
     def log(self, job: str, life: int, run: str) -> Mapping[str, str]:
         return {"console": __file__}
+
+    def missing(self, work: Work, workdir: str | None) -> str | None:
+        return None
 
     def resumable(self, job: str, run: str) -> bool:
         return False

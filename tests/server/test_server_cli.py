@@ -212,6 +212,8 @@ def test_without_a_server_the_way_to_one_is_told(tmp_path: Path) -> None:
     result = subprocess.run([*program, "nodes"], capture_output=True, text=True, env=environment, check=False, timeout=200)
     assert result.returncode == 2
     assert "stretto serve" in result.stderr
+    assert f"there is no login in {tmp_path}" in result.stderr
+    assert "started with `--home DIR`, set STRETTO_HOME=DIR" in result.stderr
     local = subprocess.run(
         [*program, "ps"], capture_output=True, text=True, env=environment, check=False, timeout=200, cwd=tmp_path
     )
@@ -223,6 +225,41 @@ def test_without_a_server_the_way_to_one_is_told(tmp_path: Path) -> None:
     )
     assert (local.returncode, local.stdout) == (0, "no runs in runs\n")
     assert "the server of the saved login does not answer" in local.stderr
+
+
+def test_a_server_with_a_home_of_its_own_says_what_clients_have_to_set(tmp_path: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("STRETTO")}
+    program = [sys.executable, "-c", PROGRAM]
+    home = tmp_path / "my home"
+    with subprocess.Popen([*program, "serve", "--home", str(home), "--port", "0"], stdout=subprocess.PIPE, text=True,
+                          env=environment) as serving:  # fmt: skip
+        assert serving.stdout is not None
+        said = [serving.stdout.readline().strip() for _ in range(3)]
+        told = subprocess.run([*program, "nodes"], capture_output=True, text=True, check=False, timeout=200,
+                              env={**environment, "STRETTO_HOME": str(home)})  # fmt: skip
+        serving.terminate()
+    assert said[2] == f"for clients: export STRETTO_HOME='{home}'"
+    assert "node0" in told.stdout, told.stderr
+
+
+def test_what_is_not_elastic_is_warned_about_and_flags_behind_the_script_are_hinted_at(
+    server: Running, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("STRETTO_SERVER", server.url)
+    monkeypatch.setenv("STRETTO_TOKEN", server.token)
+    say("submit", "--", "sleep", "0.1")
+    said = capsys.readouterr()
+    assert said.err.startswith("warning: `sleep 0.1` is not a stretto script: one plain process, never scaled")
+    say("submit", "--plain", "--", "sleep", "0.1")
+    assert capsys.readouterr().err == ""
+    say("submit", "--", "python", "t.py", "--steps", "1", "--workers", "2")
+    hint = "hint: --workers 2 after t.py goes to the script; put it before: stretto submit --workers 2 -- python t.py\n"
+    assert capsys.readouterr().err == hint
+    say("submit", "--workers", "2", "--", "python", "t.py", "--steps", "1")
+    assert capsys.readouterr().err == ""
+    with server.client() as client:
+        for one in client.jobs():
+            client.cancel(one.id)
 
 
 def test_serve_refuses_the_network_without_tls(tmp_path: Path) -> None:
@@ -263,7 +300,7 @@ def test_a_job_file_keeps_texts_as_they_are_written() -> None:
     (GOOD.replace("max: 4", "mx: 4"), "job.yaml:5: elastic.mx: unknown key; did you mean 'max'?"),
     (GOOD.replace("envs:", "env:"), "job.yaml:3: env: unknown key; did you mean 'envs'?"),
     (GOOD + "slices: 8\n", "job.yaml:7: slices: unknown key; it belongs under 'elastic:'"),
-    (GOOD.replace("max: 4", "max: four"), "job.yaml:5: elastic.max: Input should be a valid integer"),
+    (GOOD.replace("max: 4", "max: four"), "job.yaml:5: elastic.max: should be a whole number (it is 'four')"),
     (GOOD.replace("min: 1", "min: 9"), "job.yaml:5: elastic: min=9 is above max=4: lower min or raise max"),
     (GOOD.replace("max: 4", "max: 4, slices: 2"), "slices=2 allows at most 2 workers"),
     (GOOD.replace("name: digits", ""), "name: is missing; add `name: …`"),
@@ -276,7 +313,17 @@ def test_a_job_file_keeps_texts_as_they_are_written() -> None:
     ("{" * 10_000, "job.yaml:1: more than 32 brackets"),
     (GOOD.replace("[python, train.py, --lr, 0.10]", "[]"), "run is empty"),
     (GOOD.replace("--lr", ", ".join(["x" * 4000] * 20)), "at most 65536: put long scripts and values into files"),
-    (GOOD + "priority: 1000\n", "job.yaml:7: priority: Input should be less than or equal to 100"),
+    (GOOD + "priority: 1000\n", "job.yaml:7: priority: should be at most 100 (it is 1000)"),
+    (GOOD + "workers: 4\n", "job.yaml:7: workers: unknown key; the number of workers is `elastic: {min: 4, max: 4}`"),
+    (GOOD + "workers: lots\n", "job.yaml:7: workers: unknown key; the number of workers is `elastic: {min: 1, max: 4}`"),
+    (GOOD.replace("max: 4", "workers: 4"), "job.yaml:5: elastic.workers: unknown key; the number of workers is `elastic: {min: 4,"),
+    (GOOD + "gpus: 2\n", "job.yaml:7: gpus: unknown key; the number of workers is `elastic: {min: 2, max: 2}`"),
+    (GOOD + "command: x\n", "job.yaml:7: command: unknown key; did you mean 'run'?"),
+    (GOOD + "cwd: x\n", "job.yaml:7: cwd: unknown key; did you mean 'workdir'?"),
+    (GOOD + "\tsteps: 3\n", "job.yaml:7: this is not YAML: found character '\\t' that cannot start any token: indent with spaces"),
+    (GOOD.replace("[python, train.py, --lr, 0.10]", "[python, -m, job]"), "job.yaml:4: run: `python -m job`: stretto runs script"),
+    (GOOD.replace("[python, train.py, --lr, 0.10]", "torchrun job.py"), "job.yaml:4: run: `torchrun job.py`: stretto takes the"),
+    (GOOD.replace("[python, train.py, --lr, 0.10]", "{a: b}"), "job.yaml:4: run: should be an argument list such as [python,"),
 ])  # fmt: skip
 def test_a_mistake_in_a_job_file_names_line_key_and_fix(text: str, words: str) -> None:
     if not words:
@@ -285,6 +332,23 @@ def test_a_mistake_in_a_job_file_names_line_key_and_fix(text: str, words: str) -
     with pytest.raises(UsageError) as caught:
         parse_job(text, name="job.yaml", now=0.0)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("line", [
+    "elastic: 4", "elastic: {max: four}", "elastic: {batch: big}", "elastic: {plan: 3}", "elastic: {plan: [{step: x, workers: 1}]}",
+    "elastic: {autoscale: {efficiency: 2}}", "priority: 1000", "priority: high", "preemptible: maybe", "restarts: -1", "steps: 1.5",
+    "steps: 0", "price_limit: .inf", "price_limit: .nan", "price_limit: -1", "workdir: 3", "workdir: [a]", "envs: [A=1]",
+    "envs: {A: {b: 1}}", "envs: {1A: x}", "resources: {slots: 4}", "resources: x", "ready_timeout_s: 0", "plain: sometimes",
+])  # fmt: skip
+def test_no_word_of_the_validator_reaches_the_user(line: str) -> None:
+    key = line.partition(":")[0]
+    kept = "\n".join(one for one in GOOD.strip().splitlines() if not one.startswith(key))
+    with pytest.raises(UsageError) as caught:
+        parse_job(f"{kept}\n{line}\n", name="job.yaml", now=0.0)
+    said = str(caught.value)
+    assert said.startswith(f"job.yaml:{kept.count(chr(10)) + 2}: {key}")
+    for word in ("Input", "input", "valid", "type", "string", "dictionary", "literal", "None"):
+        assert word not in said
 
 
 def test_all_mistakes_of_a_file_are_told_at_once() -> None:

@@ -33,7 +33,8 @@ def test_a_family_is_a_script_of_a_tenant_in_a_folder() -> None:
     one = family(record())
     assert family(record(("python3", "-u", "train.py", "--epochs", "60"))) == one, "whatever its arguments"
     assert family(record(("stretto", "run", "train.py"))) == one
-    others = [record(tenant="theirs"), record(workdir="/data"), record(("python", "other.py")), record("python train.py")]
+    assert family(record("python train.py --epochs 3")) == one, "a text that needs no shell is the same script"
+    others = [record(tenant="theirs"), record(workdir="/data"), record(("python", "other.py")), record("python train.py | tee log")]
     assert one not in [family(other) for other in others]
 
 

@@ -17,7 +17,7 @@ import pytest
 from server_harness import SIMULATED, Running, job, processes, running, until
 
 from stretto.clusters import life
-from stretto.server.client import Client
+from stretto.server.client import Client, ServerError
 
 LONG = {"steps": 100_000, "step_s": 0.1}
 
@@ -97,7 +97,7 @@ def test_a_lost_keeper_is_a_restart_within_the_budget_and_then_a_failure(server:
         assert [event.kind for event in client.events(made).items].count("restarting") == 1
 
 
-def test_a_script_that_fails_at_once_is_classified(server: Running) -> None:
+def test_a_script_that_fails_at_once_is_classified(server: Running, tmp_path: Path) -> None:
     with server.client() as client:
         made = client.submit(job("fails", more=("--fail-at", "0")))
         ended = client.wait(made.id, timeout_s=120)
@@ -106,7 +106,13 @@ def test_a_script_that_fails_at_once_is_classified(server: Running) -> None:
         ended = client.wait(nothing.id, timeout_s=120)
         assert ended.state == "failed"
         assert "/no/such/program" in str(ended.error)
-        nowhere = client.submit({**job("nowhere"), "workdir": "/no/such/folder"})
+        with pytest.raises(ServerError, match="workdir: /no/such/folder does not exist on the server's machine"):
+            client.submit({**job("nowhere"), "workdir": "/no/such/folder"})
+        (tmp_path / "work").mkdir()
+        client.cordon("node0")
+        nowhere = client.submit({**job("nowhere"), "workdir": str(tmp_path / "work")})
+        (tmp_path / "work").rmdir()
+        client.cordon("node0", cordoned=False)
         assert "is not a folder here" in str(client.wait(nowhere.id, timeout_s=120).error)
 
 

@@ -99,6 +99,41 @@ def test_what_a_job_file_says_of_slices_and_batch_reaches_the_script(tmp_path: P
         assert "slices=5" in (ended.error or ""), "16 samples cannot be cut into 5"
 
 
+def test_a_run_line_is_elastic_or_refused_or_says_that_it_is_neither(tmp_path: Path) -> None:
+    with running(tmp_path / "home", slots=2, launcher=STRETTO) as server, server.client() as client:
+        text = client.submit({**real("text", epochs=3, pause_s=0.0), "run": f"python {SCRIPT} 3 0"}).id
+        shell = client.submit({"name": "shell", "run": "echo hello", "elastic": {"min": 1, "max": 2}}).id
+        for run, workdir, words in (
+            (["python", "nowhere.py"], str(tmp_path), f"run: {tmp_path}/nowhere.py does not exist on the server's machine"),
+            (["python", "train.py"], None, "run: train.py is a relative path, and the job has no workdir"),
+            (["python", "."], str(tmp_path), "is a folder, not a script"),
+            (["/opt/other/bin/python", str(SCRIPT)], None, "is not the server's Python"),
+            (["python3.2", str(SCRIPT)], None, "python3.2 is not the server's Python 3."),
+            (["python", "-m", "job"], None, "run: `python -m job`: stretto runs script files"),
+            ("torchrun job.py", None, "run: `torchrun job.py`: stretto takes the place of torchrun"),
+        ):
+            with pytest.raises(ServerError) as refused:
+                client.submit({"name": "refused", "run": run, "workdir": workdir})
+            assert words in str(refused.value)
+        ended = client.wait(text, timeout_s=GUARD_S)
+        assert (ended.state, ended.progress.step, ended.note) == ("finished", 12, ""), "4 steps an epoch, as a stretto script"
+        ended = client.wait(shell, timeout_s=GUARD_S)
+        assert (ended.state, ended.note) == ("finished", "its command never called stretto.join: nothing was elastic")
+        assert client.explain(shell).sentence == f"'shell' has finished; {ended.note}."
+        with pytest.raises(ServerError, match="is one plain process"):
+            client.scale(shell, 2)
+        assert [one.name for one in client.jobs(name="refused")] == [], "and none of them was queued"
+
+
+@pytest.mark.long
+def test_a_script_that_torchrun_starts_is_a_job_in_restart_mode(tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "durability" / "scripts" / "ddp.py"
+    run = ["stretto", "run", "--restart-mode", "torchrun", str(script), "--epochs", "1"]
+    with running(tmp_path / "home", slots=2, launcher=STRETTO) as server, server.client() as client:
+        made = client.submit({"name": "restarting", "workdir": str(tmp_path), "run": run, "elastic": {"min": 1, "max": 2}}).id
+        assert client.wait(made, timeout_s=GUARD_S).state == "finished"
+
+
 def victims(server: Running) -> list[tuple[str, int]]:
     """Processes that a bad day may take: agents and workers of all jobs."""
     found: list[tuple[str, int]] = []

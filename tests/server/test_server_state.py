@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from made import SPEC, record
 
 from stretto.clusters.base import Seen, Sighting
+from stretto.server.decisions.snapshot import limits
 from stretto.server.jobs import journal
 from stretto.server.jobs.ending import ending
 from stretto.server.jobs.known import Known
 from stretto.server.jobs.state import FOLDS, Conflict, Record, fold
-from stretto.server.jobs.work import work_of
+from stretto.server.jobs.work import note, refusal, work_of
 from stretto.server.models import JobState, Progress
 
 # -- state ---------------------------------------------------------------------------------------------------------------
@@ -70,11 +71,53 @@ def test_a_job_is_not_started_again_for_ever() -> None:
 @pytest.mark.parametrize(("run", "kind"), [
     (["python", "train.py", "--lr", "1"], "script"), (["python3.11", "-u", "train.py"], "script"), (["train.py"], "script"),
     (["stretto", "run", "train.py"], "script"), (["python", "-m", "thing"], "command"), (["./go.sh"], "command"),
-    ("echo $HOME", "shell"),
+    ("echo $HOME", "shell"), ("python train.py --lr 1", "script"), ("python3 -u train.py", "script"), ("train.py", "script"),
+    ("stretto run train.py", "script"), ("python 'my train.py'", "script"), ("python train.py | tee log", "shell"),
+    ("cd code\npython train.py", "shell"), ("A=1 python train.py", "shell"), ("python 'train.py", "shell"),
+    (["bash", "go.sh"], "command"), (["python", "-c", "1"], "command"), ("python -m thing", "shell"),
 ])  # fmt: skip
 def test_what_a_run_line_means(run: object, kind: str) -> None:
     work = work_of(SPEC.model_copy(update={"run": run}))
     assert [name for name in ("script", "command", "shell") if getattr(work, name)] == [kind]
+    plain = work_of(SPEC.model_copy(update={"run": run, "plain": True}))
+    assert not plain.elastic, "`plain: true` runs everything as it is"
+
+
+@pytest.mark.parametrize(("run", "words"), [
+    (["python", "-m", "pkg.job"], "stretto runs script files, not modules: write [python, pkg/job.py]"),
+    ("python3 -u -m job --lr 1", "stretto runs script files, not modules: write [python, job.py]"),
+    (["torchrun", "--nproc-per-node", "2", "job.py"], "[stretto, run, --restart-mode, torchrun, train.py]"),
+    ("accelerate launch job.py", "stretto takes the place of accelerate"),
+])  # fmt: skip
+def test_training_that_would_silently_run_on_one_worker_is_refused(run: object, words: str) -> None:
+    spec = SPEC.model_copy(update={"run": run})
+    assert words in str(refusal(spec))
+    assert "`plain: true`" in str(refusal(spec))
+    assert refusal(spec.model_copy(update={"plain": True})) is None
+
+
+@pytest.mark.parametrize("run", [["python", "train.py"], "train.py", ["bash", "go.sh"], "torchrun x.py | tee log", "make data"])
+def test_everything_else_is_taken(run: object) -> None:
+    assert refusal(SPEC.model_copy(update={"run": run})) is None
+
+
+def test_a_plain_process_has_one_size_and_says_so() -> None:
+    scripts = [["python", "train.py"], "cd x && stretto run train.py"]
+    for run in scripts:
+        spec = SPEC.model_copy(update={"run": run})
+        assert limits(record(spec=spec), Known()) == (1, 4, "")
+        assert note(spec, ended=False, steps=0) == ""
+    spec = SPEC.model_copy(update={"run": ["bash", "go.sh"]})
+    assert limits(record(spec=spec), Known()) == (1, 1, "plain")
+    assert note(spec, ended=False, steps=0).startswith("`bash go.sh` is not a stretto script: one plain process, never scaled")
+    assert note(spec, ended=True, steps=0) == "its command never called stretto.join: nothing was elastic"
+    assert ending(record(spec=spec), Known(), Sighting(Seen.GONE, code=0), resumable=False).text == (
+        "finished; its command never called stretto.join: nothing was elastic")
+    inside = SPEC.model_copy(update={"run": "cd x && stretto run train.py"})
+    assert note(inside, ended=True, steps=0), "it was about to, and never did"
+    assert note(inside, ended=True, steps=7) == ""
+    meant = spec.model_copy(update={"plain": True})
+    assert note(meant, ended=True, steps=0) == note(meant, ended=False, steps=0) == ""
 
 
 # -- journals ------------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def row(job: JobSummary) -> tuple[object, ...]:
     progress = job.progress
     workers = f"{job.workers}/{job.wanted} of {job.min}:{job.max}" if not job.state.ended else "-"
     step = f"{progress.step}/{progress.steps}" if progress.steps else progress.step
-    why = job.error or job.reason
+    why = job.error or job.note or job.reason
     return (
         job.id,
         job.name,
@@ -67,6 +67,8 @@ def describe(job: Job) -> None:
         ("changes", f"{job.resizes} of its size, {job.pause_ms:.0f} ms paused in all; {quantity(job.restarts, 'restart')}"),
         ("submitted", f"{ago(job.submitted_at)} ago"), ("digest", job.digest or "-"), ("why", job.reason or "-"),
     ]  # fmt: skip
+    if job.note:
+        lines.append(("note", job.note))
     if job.error:
         lines.append(("error", job.error))
     table(("", ""), lines)

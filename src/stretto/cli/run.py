@@ -21,7 +21,7 @@ from stretto.cli.replay import again
 from stretto.cli.restart import MODES, Flags, open_restarting
 from stretto.cli.restart import run as restart
 from stretto.cli.screen import JsonLines, Screen
-from stretto.cli.scripts import check_launcher, no_module, stray_flags, stray_hint
+from stretto.cli.scripts import check_launcher, given, no_module, stray_flags, stray_hint
 from stretto.core.errors import UsageError
 
 RESTARTS = 3
@@ -134,9 +134,7 @@ def command(
 def _check_script(context: Context, script: str, args: Sequence[str]) -> None:
     """Says what a launcher or a flag in the wrong place means. A flag behind the script is not an error: it may be the script's."""
     check_launcher(script, args)
-    given = [name for name, value in context.params.items() if value is not None and context.get_parameter_source(name) is not None
-             and context.get_parameter_source(name).name == "COMMANDLINE"]  # type: ignore[union-attr]
-    if found := stray_flags(context.command, script, args, given=given):
+    if found := stray_flags(context.command, script, args, given=given(context)):
         print(f"hint: {stray_hint('stretto run', script, found)}", file=sys.stderr)
 
 

@@ -63,9 +63,16 @@ def stray_flags(command: Any, script: str, args: Sequence[str], *, given: Sequen
     return found
 
 
-def stray_hint(verb: str, script: str, found: Sequence[str]) -> str:
+def given(context: Any) -> list[str]:
+    """The names of the options that the command line has."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+
+
+def stray_hint(verb: str, rest: str, found: Sequence[str], *, name: str | None = None) -> str:
+    """`rest` is what follows the options: the script, for `submit` with what leads to it."""
     words = shlex.join(found)
-    return f"{words} after {script} goes to the script; put it before: {verb} {words} {script}"
+    return f"{words} after {name or rest} goes to the script; put it before: {verb} {words} {rest}"
 
 
 def _text(script: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +12,9 @@ from typer import Option
 
 def command(
     *,
-    home: Annotated[Path, Option(help="Database, run folders and the saved login.", envvar="STRETTO_HOME")] = Path("~/.stretto"),
+    home: Annotated[Path, Option(
+        help="Database, run folders and the saved login. Clients look for the login in $STRETTO_HOME: set it there too.",
+        envvar="STRETTO_HOME")] = Path("~/.stretto"),
     database: Annotated[str | None, Option(metavar="URL", help="sqlite:///file or postgresql://… [default: in the home].")] = None,
     host: Annotated[str, Option(help="The address to listen on; not loopback: TLS is needed.")] = "127.0.0.1",
     port: Annotated[int, Option(help="0 for any free one.")] = 8787,
@@ -28,7 +32,6 @@ def command(
     quota: Annotated[int | None, Option(help="Slots that one tenant may hold.", show_default=False)] = None,
     cooldown: Annotated[float, Option(help="Seconds that a job is not grown again after a change.")] = 5.0,
 ) -> None:
-    from stretto.server import VERSION
     from stretto.server.running import serve
     from stretto.server.settings import Settings
 
@@ -38,5 +41,16 @@ def command(
             allowed_hosts=tuple(allowed_host or ()), slots=slots, nodes=nodes, price=price, policy=policy, interval_s=interval,
             policy_timeout_s=policy_timeout, quota=quota, cooldown_s=cooldown,
         ),
-        say=lambda url, token: print(f"stretto {VERSION}: {url}/#token={token}\ntoken: {token}", flush=True),
+        say=lambda url, token: print("\n".join(_opening(url, token, home)), flush=True),
     )  # fmt: skip
+
+
+def _opening(url: str, token: str, home: Path) -> list[str]:
+    """What the server says when it listens. Clients look in another home than one that was given by hand: what to set is said."""
+    from stretto.server import VERSION
+
+    lines = [f"stretto {VERSION}: {url}/#token={token}", f"token: {token}"]
+    usual = Path(os.environ.get("STRETTO_HOME") or "~/.stretto").expanduser().absolute()
+    if home.expanduser().absolute() != usual:
+        lines.append(f"for clients: export STRETTO_HOME={shlex.quote(str(home.expanduser().absolute()))}")
+    return lines

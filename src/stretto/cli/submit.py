@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
 from stretto.cli.remote import Out, Output, Server, client, show
+from stretto.cli.scripts import given, stray_flags, stray_hint
 from stretto.core.errors import UsageError
 
 
 def command(
+    context: Context,
     what: Annotated[
         list[str], Argument(metavar="job.yaml | -- python train.py …", help="A job file, or a command.", show_default=False)
     ],
@@ -27,12 +30,16 @@ def command(
     priority: Annotated[int | None, Option(help="-100 to 100.", show_default=False)] = None,
     deadline: Annotated[str | None, Option(help="2h, or a time.", show_default=False)] = None,
     key: Annotated[str | None, Option(help="Repeating a submit with the same key is harmless.", show_default=False)] = None,
+    plain: Annotated[bool, Option("--plain", help="Run the command as it is, as one process that is never scaled.")] = False,
     wait: Annotated[bool, Option("--wait", help="Until it has ended; exit code 1 if it has not finished.")] = False,
     server: Server = None,
     output: Out = Output.TABLE,
 ) -> None:
+    _hint(context, what)
     fields = _job(what, workers=workers, name=name, workdir=workdir)
     fields["envs"] = {**fields.get("envs", {}), **_envs(env or [])}
+    if plain:
+        fields["plain"] = True
     if priority is not None:
         fields["priority"] = priority
     if deadline is not None:
@@ -43,8 +50,19 @@ def command(
             job = ask.wait(job.id)
     if not show(job, output):
         print(f"{job.id} {job.name}: {job.state}")
+    if job.note:
+        print(f"warning: {job.note}", file=sys.stderr)
     if wait and job.state != "finished":
         raise SystemExit(1)
+
+
+def _hint(context: Context, what: list[str]) -> None:
+    """Flags of ours behind the script are the script's own: said, in case they were not meant to be."""
+    script = next((word for word in what if word.endswith(".py")), None)
+    if script is not None:
+        behind = what[what.index(script) + 1 :]
+        if found := stray_flags(context.command, script, behind, given=given(context)):
+            print(f"hint: {stray_hint('stretto submit', f'-- python {script}', found, name=script)}", file=sys.stderr)
 
 
 def _job(what: list[str], *, workers: str | None, name: str | None, workdir: Path | None) -> dict[str, Any]:

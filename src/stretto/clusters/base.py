@@ -42,6 +42,8 @@ class Work:
     script: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     shell: str = ""
+    python: str = ""
+    """The interpreter that was named with the script. The cluster's own is used, so another one is refused."""
 
     @property
     def elastic(self) -> bool:
@@ -117,6 +119,10 @@ class Cluster(Protocol):
 
     def watch(self) -> AsyncIterator[Sequence[Sighting]]:
         """What happens, in order for each job, in portions. Ends when the cluster is closed."""
+        ...
+
+    def missing(self, work: Work, workdir: str | None) -> str | None:
+        """What is not there that a job would need to start, with the fix; None if nothing is known to be missing."""
         ...
 
     def log(self, job: str, life: int, run: str) -> Mapping[str, str]:

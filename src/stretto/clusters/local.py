@@ -18,6 +18,7 @@ from shlex import join
 
 from stretto.clusters.base import Assignment, NodeInfo, Seen, Sighting, Stop, Work
 from stretto.clusters.control import Denied, Unreachable, ask
+from stretto.clusters.files import missing, restarts
 from stretto.clusters.life import GRACE_S, Life, mark
 from stretto.clusters.slots import Held, assign, cores
 from stretto.clusters.tail import Tail
@@ -135,7 +136,8 @@ class LocalCluster:
         flags += ["--workers", f"{one.least}:{one.most}", "--start", str(max(one.least, min(one.most, one.workers)))]
         if one.resume:
             return [*run, one.run or one.job, "--runs", str(self.home / "runs"), *flags[4:]]
-        flags += ["--checkpoint", str(self._checkpoints(one.job, one.run)), "--checkpoint-every", CHECKPOINT_EVERY]
+        if not restarts(one.work):
+            flags += ["--checkpoint", str(self._checkpoints(one.job, one.run)), "--checkpoint-every", CHECKPOINT_EVERY]
         flags += ["--max-restarts", str(one.restarts)]
         if one.work.elastic:
             return [*run, *flags, *one.work.script]
@@ -253,6 +255,9 @@ class LocalCluster:
         life.signal()
 
     # -- what is left --------------------------------------------------------------------------------------------
+
+    def missing(self, work: Work, workdir: str | None) -> str | None:
+        return missing(work, workdir, scripts=self.launcher == STRETTO)  # another launcher knows what its scripts are
 
     def log(self, job: str, life: int, run: str) -> Mapping[str, str]:
         found = {"console": str(self.home / "jobs" / job / f"life-{life}" / "console.log")}

@@ -48,13 +48,16 @@ class Frame:
     id: int | None = None
 
 
+def _home() -> Path:
+    return Path(os.environ.get("STRETTO_HOME") or DEFAULT_HOME).expanduser()
+
+
 def find_server(url: str | None = None, token: str | None = None) -> tuple[str, str] | None:
     """(URL, token) from the arguments, the environment or the saved login; None if there is none.
 
     The saved token is for the server that saved it: no other address ever gets it.
     """
-    home = Path(os.environ.get("STRETTO_HOME") or DEFAULT_HOME).expanduser()
-    saved = read_login(home / "login.json")
+    saved = read_login(_home() / "login.json")
     where = url or os.environ.get("STRETTO_SERVER") or (saved[0] if saved else None)
     own = saved is not None and where is not None and where.rstrip("/") == saved[0].rstrip("/")
     secret = token or os.environ.get("STRETTO_TOKEN") or (saved[1] if saved is not None and own else None)
@@ -73,7 +76,8 @@ class Client:
             raise UsageError(
                 f"no token is known for the job server {where}: set STRETTO_TOKEN (a saved login is for its own server only)"
                 if where
-                else "no job server is known: start one with `stretto serve`, or set STRETTO_SERVER and STRETTO_TOKEN"
+                else f"no job server is known: there is no login in {_home()}. Start one with `stretto serve`; for one that was "
+                "started with `--home DIR`, set STRETTO_HOME=DIR; for one elsewhere, set STRETTO_SERVER and STRETTO_TOKEN"
             )
         self.url, secret = found
         self._http = httpx.Client(

@@ -26,20 +26,6 @@ MASK = "********"
 SECRET = re.compile(r"(secret|token|passw|credential|api_?key|private|auth|_key$|^key$|cookie|session|dsn)", re.IGNORECASE)
 
 
-PATTERNS = {
-    str(Name.__metadata__[0].pattern): "small letters, digits and hyphens inside, at most 48",  # type: ignore[attr-defined]
-    str(EnvName.__metadata__[0].pattern): "letters, digits and underscores, no digit first, at most 128",  # type: ignore[attr-defined]
-}
-KINDS = {"dict_type": "should be a mapping: `key: value` lines", "model_type": "should be a mapping: `key: value` lines"}
-
-
-def words(error: Any) -> str:
-    """A mistake that pydantic has found, in the words of a job file. Never the input: it may be a secret."""
-    pattern = str((error.get("ctx") or {}).get("pattern"))
-    text = PATTERNS.get(pattern) or KINDS.get(error["type"]) or str(error.get("msg", "not valid"))
-    return text.removeprefix("Value error, ")[:500]
-
-
 class Strict(BaseModel):
     """Unknown keys are errors; texts with a NUL are too, because no process argument can carry one."""
 
@@ -128,8 +114,9 @@ class JobSpec(Strict):
     )
     resources: Resources = Field(default_factory=Resources)
     run: list[Argument] | Text = Field(
-        description="an argument list (`[python, train.py, --lr, 0.1]`); a text is run by the user's shell"
+        description="`[python, train.py, --lr, 0.1]`, or the same as a text; a text with more in it is run by the user's shell"
     )
+    plain: bool = Field(default=False, description="run it as it is, as one process that stretto neither starts nor scales")
     elastic: Elastic = Field(default_factory=Elastic)
     priority: int = Field(default=0, ge=-100, le=100, description="higher goes first")
     deadline: float | None = Field(default=None, ge=0, le=10**11, description="unix seconds by which the job should have finished")

@@ -93,7 +93,7 @@ export interface EventPage {
 export interface Explanation {
   job: string;
   sentence: string;
-  constraint: "none" | "maximum" | "minimum" | "slots" | "pinned" | "wish" | "plan" | "autoscale" | "policy" | "guard" | "paused" | "starting" | "ended" | "quota" | "price" | "alarm";
+  constraint: "none" | "maximum" | "minimum" | "slots" | "pinned" | "wish" | "plan" | "autoscale" | "policy" | "guard" | "paused" | "starting" | "ended" | "quota" | "price" | "alarm" | "plain";
   competing: Competitor[];
   expected_start: number | null;
   expected_finish: number | null;
@@ -141,6 +141,8 @@ export interface Job {
   pause_ms: number;
   /** why it has this size or waits, in a sentence */
   reason: string;
+  /** what to know of it, in a sentence: that its command is no stretto script */
+  note: string;
   error: string | null;
   /** with secrets masked */
   spec: JobSpec;
@@ -177,8 +179,10 @@ export interface JobSpec {
   /** environment; values that look secret are masked */
   envs?: Record<string, string>;
   resources?: Resources;
-  /** an argument list (`[python, train.py, --lr, 0.1]`); a text is run by the user's shell */
+  /** `[python, train.py, --lr, 0.1]`, or the same as a text; a text with more in it is run by the user's shell */
   run: string[] | string;
+  /** run it as it is, as one process that stretto neither starts nor scales */
+  plain?: boolean;
   elastic?: Elastic;
   /** higher goes first */
   priority?: number;
@@ -230,6 +234,8 @@ export interface JobSummary {
   pause_ms: number;
   /** why it has this size or waits, in a sentence */
   reason: string;
+  /** what to know of it, in a sentence: that its command is no stretto script */
+  note: string;
   error: string | null;
 }
 

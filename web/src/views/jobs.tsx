@@ -152,8 +152,8 @@ function Row({ line: source, fits }: { line: Signal<JobSummary>; fits: (job: Job
         <a href={jobLink(job.id)} class="job-link">
           <Dot job={job.id} /> {job.name}
         </a>
-        <span class="reason" title={job.error ?? job.reason}>
-          {job.error ?? job.reason}
+        <span class="reason" title={job.error ?? (job.note || job.reason)}>
+          {job.error ?? (job.note || job.reason)}
         </span>
       </th>
       <td data-label="State">

@@ -14,8 +14,8 @@ from stretto.core.errors import StrettoError
 from stretto.server.api.hub import TooMany
 from stretto.server.api.security import problem
 from stretto.server.jobs.state import Changed, Conflict
-from stretto.server.spec import words
 from stretto.server.storage.records import StorageDown
+from stretto.server.wording import place, words
 
 log = logging.getLogger("stretto.server")
 
@@ -37,7 +37,8 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        places = [{"at": ".".join(str(part) for part in one["loc"]), "text": words(one)} for one in error.errors()[:MOST_ERRORS]]
+        found = [(".".join(str(part) for part in place(one["loc"])), words(one)) for one in error.errors()[:MOST_ERRORS]]
+        places = [{"at": at, "text": text} for at, text in dict.fromkeys(found)]
         first = places[0] if places else {"at": "body", "text": "cannot be read"}
         return answer(422, f"{first['at'].removeprefix('body.')}: {first['text']}", errors=places)
 

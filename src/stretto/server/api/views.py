@@ -10,6 +10,7 @@ from stretto.clusters.base import NodeInfo
 from stretto.server import models
 from stretto.server.jobs.known import Known
 from stretto.server.jobs.state import Record
+from stretto.server.jobs.work import note
 from stretto.server.models import JobState
 from stretto.server.spec import JobSpec, scrub
 from stretto.server.storage.records import Stored
@@ -47,6 +48,7 @@ def summary(record: Record, known: Known, *, reason: str) -> dict[str, Any]:
         "restarts": record.restarts,
         "pause_ms": record.pause_ms,
         "reason": "" if record.state.ended else reason,
+        "note": note(record.spec, ended=record.state.ended, steps=known.step),
         "error": scrub(record.error, record.spec.secrets()) if record.error else None,
     }
 

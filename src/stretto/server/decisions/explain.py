@@ -11,6 +11,7 @@ from stretto.server.decisions.forecast import Asked, Forecast, before, forecast
 from stretto.server.decisions.snapshot import limits
 from stretto.server.jobs.known import Known
 from stretto.server.jobs.state import Record
+from stretto.server.jobs.work import note
 from stretto.server.models import Competitor, Explanation, JobState
 
 MOST_NAMED = 5
@@ -31,6 +32,8 @@ class Scene:
     reason: str
     """The policy's own words."""
     quota: int | None
+    steps: int = 0
+    """That it has committed."""
 
     @property
     def name(self) -> str:
@@ -42,6 +45,12 @@ class Scene:
             f"'{one.name}' ({one.workers})" if one.job.startswith("j-") else f"{one.name} ({one.workers})" for one in self.competing
         ]
         return ", ".join(names[:-1]) + (" and " if len(names) > 1 else "") + names[-1] if names else "nobody"
+
+    @property
+    def note(self) -> str:
+        """That its command is no stretto script, where nobody said that this is meant."""
+        words = note(self.record.spec, ended=self.record.state.ended, steps=self.steps)
+        return f"; {words}" if words else ""
 
     @property
     def tail(self) -> str:
@@ -79,7 +88,7 @@ def explain(
     least, most, why = limits(record, known)
     free = max(0, slots - record.wanted - sum(other.wanted for other in held))
     own = quota - sum(other.wanted for other in held if other.tenant == record.tenant) if quota is not None else None
-    scene = Scene(record, least, most, why, slots, free, _competitors(held, tenant), reason, own)
+    scene = Scene(record, least, most, why, slots, free, _competitors(held, tenant), reason, own, known.step)
     said = _say(scene)
 
     def lasts(one: Record) -> float | None:
@@ -122,7 +131,7 @@ def _say(scene: Scene) -> Said:
     record, name = scene.record, scene.name
     match record.state:
         case JobState.FINISHED:
-            return Said(f"{name} has finished", "ended")
+            return Said(f"{name} has finished{scene.note}", "ended")
         case JobState.FAILED:
             text = f"{name} has failed: {record.error or 'no reason was given'}"
             return Said(text, "ended", ("submit it again once the cause is gone",))
@@ -166,6 +175,9 @@ def _say_running(scene: Scene) -> Said:
     record, name, most = scene.record, scene.name, scene.most
     has = quantity(record.wanted, "worker")
     moving = f", {record.workers} of them train yet" if record.workers < record.wanted else ""
+    if scene.why == "plain":
+        text = f"{name} has {has}, and always will{scene.note or ': it is one plain process, as its job file says'}"
+        return Said(text, "plain", ("a `run` that stretto can scale: [python, train.py]",))
     if scene.why == "plan":
         return Said(f"{name} has {has}{moving}: its scaling plan says so", "plan", ("the plan's next line",))
     if scene.why == "pinned":

@@ -12,6 +12,7 @@ from stretto.scheduling.words import Job, Node, Placement
 from stretto.server.decisions.paying import paying
 from stretto.server.jobs.known import Known, finite
 from stretto.server.jobs.state import Record
+from stretto.server.jobs.work import scales
 from stretto.server.models import JobState
 
 SCHEDULED = frozenset({JobState.QUEUED, JobState.STARTING, JobState.RUNNING})
@@ -21,8 +22,11 @@ START_PAUSE_S = 0.5
 
 
 def limits(record: Record, known: Known) -> tuple[int, int, str]:
-    """(fewest, most, why) for the policy: the job's own limits, narrowed by a plan, a pin, a wish, or what pays."""
+    """(fewest, most, why) for the policy: the job's own limits, narrowed by a plan, a pin, a wish, or what pays; a plain
+    process has its fewest only."""
     elastic = record.spec.elastic
+    if not scales(record.spec):
+        return elastic.min, elastic.min, "plain"
     staged = [stage.workers for stage in elastic.plan if stage.step <= known.step]
     if staged:
         return staged[-1], staged[-1], "plan"

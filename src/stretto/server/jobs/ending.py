@@ -6,7 +6,7 @@ from stretto.clusters.base import Sighting
 from stretto.core.text import quantity
 from stretto.server.jobs.known import Known
 from stretto.server.jobs.state import Draft, Record
-from stretto.server.jobs.work import work_of
+from stretto.server.jobs.work import note, work_of
 from stretto.server.models import JobState
 
 MOST_TAIL = 600
@@ -23,6 +23,8 @@ def ending(record: Record, known: Known, sighting: Sighting, *, resumable: bool)
     if state == "finished" or (code == 0 and not work_of(record.spec).elastic):
         steps = end.get("steps")
         text = f"finished after {quantity(steps, 'step')}" if steps is not None else "finished"
+        if steps is None and (told := note(record.spec, ended=True, steps=known.step)):
+            text += f"; {told}"
         return Draft("finished", text, {"digest": end.get("digest"), "steps": steps})
     if record.state is JobState.CANCELLING:
         return Draft("cancelled", "cancelled")

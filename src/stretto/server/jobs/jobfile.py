@@ -13,11 +13,17 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from stretto.core.errors import UsageError
-from stretto.server.spec import JobSpec, words
+from stretto.server.jobs.work import refusal
+from stretto.server.spec import JobSpec
+from stretto.server.wording import place, words
 
 MOST_BYTES = 1 << 20
 MOST_DEEP = 32
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+WORKERS = frozenset({"workers", "num_workers", "n_workers", "worker", "replicas", "world_size", "nproc", "nproc_per_node",
+                     "num_nodes", "nnodes", "gpus", "num_gpus"})  # fmt: skip
+OTHERS = {"command": "run", "cmd": "run", "script": "run", "entrypoint": "run", "args": "run", "env": "envs", "environment": "envs",
+          "cwd": "workdir", "dir": "workdir", "working_dir": "workdir", "folder": "workdir", "shell": "plain"}  # fmt: skip
 At = tuple[str | int, ...]
 """The keys that lead to a place in a file."""
 Lines = dict[At, int]
@@ -48,6 +54,8 @@ def parse_job(text: bytes | str, *, name: str, now: float) -> JobSpec:
     _deadline(value, lines, mistakes, now)
     try:
         spec = JobSpec.model_validate(value)
+        if (text := refusal(spec)) is not None:
+            mistakes.append((lines.get(("run",), 1), f"run: {text}"))
         if not mistakes:
             return spec
     except ValidationError as error:
@@ -64,8 +72,9 @@ def _load(text: bytes | str, name: str, lines: Lines) -> Any:
     except (yaml.YAMLError, UnicodeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark is not None else 1
-        problem = getattr(error, "problem", None) or "this is not YAML"
-        raise UsageError(f"{name}:{line}: {problem}") from None
+        problem = str(getattr(error, "problem", None) or "it cannot be read")
+        fix = ": indent with spaces, not with tabs" if "'\\t'" in problem else ""
+        raise UsageError(f"{name}:{line}: this is not YAML: {problem}{fix}") from None
     return _plain(node, (), lines, name) if node is not None else None
 
 
@@ -116,13 +125,26 @@ def _unknown(value: dict[str, Any], model: type[BaseModel], at: At) -> list[tupl
     for key, inner in list(value.items()):
         field = model.model_fields.get(key)
         if field is None:
-            close = difflib.get_close_matches(key, list(model.model_fields), n=1, cutoff=0.5)
-            where = f"; did you mean '{close[0]}'?" if close else f"; known here: {', '.join(model.model_fields)}"
-            found.append((at, key, (_elsewhere(key) if not at else "") or where))
+            found.append((at, key, _meant(key, inner, at) or (_elsewhere(key) if not at else "") or _close(key, model)))
             del value[key]
         elif isinstance(inner, dict) and (nested := _model(field.annotation)) is not None:
             found += _unknown(inner, nested, (*at, key))
     return found
+
+
+def _meant(key: str, value: object, at: At) -> str:
+    """For words of other schedulers and of our own command line: what a job file says instead."""
+    word = key.lower().replace("-", "_")
+    if word in WORKERS and at in ((), ("elastic",)):
+        count = value if isinstance(value, int) and not isinstance(value, bool) else 4
+        inside = f"min: {count}, max: {count}" if value == count else "min: 1, max: 4"
+        return f"; the number of workers is `elastic: {{{inside}}}`: the fewest and the most"
+    return f"; did you mean '{OTHERS[word]}'?" if not at and word in OTHERS else ""
+
+
+def _close(key: str, model: type[BaseModel]) -> str:
+    close = difflib.get_close_matches(key, list(model.model_fields), n=1, cutoff=0.5)
+    return f"; did you mean '{close[0]}'?" if close else f"; known here: {', '.join(model.model_fields)}"
 
 
 def _follows(error: Any, spoilt: set[At]) -> bool:
@@ -172,7 +194,7 @@ def deadline(value: object, *, now: float) -> float:
 
 
 def _mistake(error: Any, lines: Lines) -> tuple[int, str]:
-    at = tuple(part for part in error["loc"] if not (isinstance(part, str) and "[" in part) and part not in ("str", "list"))
+    at = place(error["loc"])
     while at and at not in lines:
         at = at[:-1]
     if error["type"] == "missing":

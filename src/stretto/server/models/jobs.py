@@ -81,6 +81,7 @@ class JobSummary(BaseModel):
     restarts: int = 0
     pause_ms: float = Field(default=0, description="all pauses of its changes together")
     reason: str = Field(default="", description="why it has this size or waits, in a sentence")
+    note: str = Field(default="", description="what to know of it, in a sentence: that its command is no stretto script")
     error: str | None = None
 
 
@@ -197,6 +198,7 @@ class Explanation(BaseModel):
         "quota",
         "price",
         "alarm",
+        "plain",
     ]
     competing: list[Competitor] = Field(default_factory=list)
     expected_start: float | None = None

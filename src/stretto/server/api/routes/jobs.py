@@ -19,6 +19,7 @@ from stretto.server.api import views
 from stretto.server.api.hub import dump
 from stretto.server.api.routes.guarded import PROBLEMS, SUBMIT, VIEW, Caller, Guarded, caller, version_of
 from stretto.server.jobs.state import Draft, Record
+from stretto.server.jobs.work import refusal, scales, work_of
 from stretto.server.models import ENDED, JobState
 from stretto.server.spec import JobSpec
 from stretto.server.storage.tokens import make_id
@@ -98,6 +99,10 @@ async def submit(
         return who.view(old)
     if len(server.book.records) >= server.settings.most_jobs:
         raise HTTPException(429, f"{len(server.book.records)} jobs are kept, at most {server.settings.most_jobs}: remove old ones")
+    if (text := refusal(spec)) is not None:
+        raise HTTPException(422, f"run: {text}")
+    if (text := await asyncio.to_thread(server.cluster.missing, work_of(spec), spec.workdir)) is not None:
+        raise HTTPException(422, text)
     job = make_id("j")
     draft = Draft("submitted", f"submitted as '{spec.name}'", {"id": job, "tenant": tenant, "spec": spec.model_dump(mode="json")})
     key = None
@@ -170,6 +175,8 @@ def _check_plan(record: Record, plan: list[dict[str, int]]) -> None:
 async def scale(who: Who, response: Response, job: JobId, body: models.ScaleWish, if_match: IfMatch = None) -> models.Job:
     """A wish that the policy respects within the limits; with `pin`, exactly this many."""
     record = who.record(job)
+    if not scales(record.spec):
+        raise HTTPException(422, f"job '{record.name}' is one plain process: only a script that stretto starts can be scaled")
     least, most = record.spec.elastic.min, record.spec.elastic.max
     if not least <= body.workers <= most:
         fix = "change elastic.min and elastic.max in the job file to allow more"
