@@ -101,6 +101,7 @@ def main() -> None:
                 step.log(loss=loss)
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
+            optimizer.zero_grad()
             schedule.step()
 
     if job.chief:

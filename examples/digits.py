@@ -60,6 +60,7 @@ def main() -> None:
                 loss.backward()
                 step.log(loss=loss)
             optimizer.step()
+            optimizer.zero_grad()
         model.eval()
         for step in held_out:
             for images, targets in step:

@@ -60,11 +60,14 @@ def main() -> None:
                 loss.backward()
                 step.log(critic=loss)
             to_judge.step()
+            to_judge.zero_grad()
             for (real,) in step:  # the second pass: the critic has just changed
                 loss = judge(critic(generator(torch.randn(len(real), NOISE))), real=True)
                 loss.backward()
                 step.log(generator=loss)
             to_make.step()
+            to_make.zero_grad()
+            to_judge.zero_grad()  # the second pass went through the critic
 
     if job.chief:
         print(f"digest {job.digest()}")

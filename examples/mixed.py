@@ -54,6 +54,7 @@ def main() -> None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             scaler.step(optimizer)
             scaler.update()
+            optimizer.zero_grad()
 
     if job.chief:
         print(f"digest {job.digest()}")

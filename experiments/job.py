@@ -42,6 +42,7 @@ def main() -> None:
                 loss.backward()
                 step.log(loss=loss)
             optimizer.step()
+            optimizer.zero_grad()
             # By the samples seen, so that runs with other batches are held to the same smoothness.
             keep = 0.5 ** (step.count / 1440)
             lately = keep * lately + (1 - keep) * step.metrics["loss"]

@@ -29,6 +29,7 @@ def main(folder: Path, name: str, steps: int, plain: int) -> None:
             for inputs, targets in step:
                 workload.loss(model(inputs), targets).backward()
             optimizer.step()
+            optimizer.zero_grad()
             if step.index >= steps:
                 began = time.monotonic()
                 if job.chief:

@@ -81,6 +81,7 @@ def main(folder: Path, name: str, steps: int) -> None:
                 loss.backward()
                 step.log(loss=loss)
             optimizer.step()
+            optimizer.zero_grad()
             if sampled and step.index > RIPE:
                 assert job._planning._measured, "a step that should be sampled was not"
     (folder / f"{os.getpid()}.json").write_text(json.dumps({"chief": job.chief, "rows": rows[:-1]}))

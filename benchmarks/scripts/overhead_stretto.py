@@ -26,6 +26,7 @@ def main(folder: Path, name: str, side: str, block: int, blocks: int) -> None:
                 loss.backward()
                 step.log(loss=loss)
             optimizer.step()
+            optimizer.zero_grad()
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ def main(folder: Path, name: str) -> None:
                 loss.backward()
                 step.log(loss=loss)
             optimizer.step()
+            optimizer.zero_grad()
             trail.mark(world=job.workers)
 
 

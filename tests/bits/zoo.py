@@ -138,6 +138,8 @@ for _ in job.epochs(args.epochs):
                 scaler.update()
             else:
                 optimizers["judge" if kind == "gan" else kind].step()
+        for optimizer in optimizers.values():
+            optimizer.zero_grad()
         if schedule is not None:
             schedule.step()
         if "gan" in KINDS:
@@ -145,6 +147,8 @@ for _ in job.epochs(args.epochs):
                 judged = models["judge"](models["make"](torch.randn(len(x), 4)))
                 F.binary_cross_entropy_with_logits(judged, torch.ones_like(judged)).backward()
             optimizers["make"].step()
+            for optimizer in optimizers.values():
+                optimizer.zero_grad()
     with torch.no_grad():
         for step in val:
             for x, y in step:

@@ -40,6 +40,7 @@ for epoch in job.epochs(3):
             loss.backward()
             step.log(loss=loss)
         optimizer.step()
+        optimizer.zero_grad()
         time.sleep(PAUSE)
     scheduler.step()
 if job._saver is not None:

@@ -11,14 +11,16 @@ import torch
 from stretto.core.beat import Activity
 from stretto.core.errors import ScriptError
 from stretto.core.roster import Roster
+from stretto.train.catch_up import CatchUp
 from stretto.train.checkpoint.edges import open_saver, resume
+from stretto.train.consistency import Consistency
 from stretto.train.entry.failpoints import failpoint
 from stretto.train.entry.fingerprint import fingerprint
 from stretto.train.memory import Carried
 from stretto.train.reduce.group import Group
 from stretto.train.reduce.reducer import Reducer
 from stretto.train.sharing import transfer
-from stretto.train.sharing.forgotten import Forgotten, check_shared
+from stretto.train.sharing.optimizer_hooks import OptimizerHooks, check_shared
 from stretto.train.sharing.room import Handover, spread, touched
 from stretto.train.sharing.routes import Routes
 from stretto.train.sharing.state import spec
@@ -34,22 +36,36 @@ class Admission:
         self._job = job
         self._carried = carried
         self.done = False
-        self.restored: set[int] = set()
-        """The loaders whose place came from others: their epoch may be over already."""
+        self.joined = 0
+        """The tick at which this worker became a member."""
+        self.reload: Callable[[], dict[str, Any]] | None = None
+        """Loads the state once more and gives its place, where it does not come from other workers."""
+        self._groups: dict[str, list[list[int]]] = {}
+        """The optimizers' parameter groups as the script made them."""
         self._room: list[torch.Tensor] = []
         """Memory that was made ready for the state before it comes."""
         self._outline = Handover()
         job._team.introduce = self._introduce
 
-    def place(self, *, public: bool = False) -> dict[str, Any]:
+    def place(self, *, public: bool = False, catching_up: bool = False) -> dict[str, Any]:
+        """Where the job is. `public` is what the digest has of it; `catching_up` leaves out what changes on the way there."""
         job = self._job
         place: dict[str, Any] = {"step": job.step, "epoch": job._epoch, "loaders": [one.position for one in job._loaders]}
         if not public:
             place["loaders"] = [one.state for one in job._loaders]
             buffers = job._reducer.buffers if job._reducer is not None else None
+            gradients = job._reducer.gradients if job._reducer is not None else None
+            groups = job._shared.groups()
             place["tick"] = job._team.seat.tick
             place["save"] = job._save_at
             place["moving"] = sorted(buffers.moving) if buffers is not None else []
+            place["active"] = job._active
+            place["eager"] = [gradients.eager, gradients.twice] if gradients is not None else [False, False]
+            place["groups"] = groups if groups != self._groups else {}
+            place["gradients"] = dict(job._hooks.pending())
+            place["optimizer_steps"] = dict(job._hooks.steps)
+        if catching_up:
+            del place["tick"], place["save"]
         return place
 
     def admit(self) -> None:
@@ -61,17 +77,20 @@ class Admission:
             raise ScriptError("training began before any job.loader was made")
         if any(loader.train for loader in job._loaders):
             check_shared(job._shared)
-        job._resources.callback(Forgotten(job._shared).close)
         job._reducer = Reducer(job.slices)
         job._resources.callback(job._reducer.close)
         job._planning.start()
+        job._hooks = OptimizerHooks(job._shared)
+        job._resources.callback(job._hooks.close)
+        job._consistency = Consistency(job._shared, job._hooks)
+        self._groups = job._shared.groups()
         job._prepare_gradients()
         job._saver = open_saver(job)
         if self._carried is not None:
             self._carry_on(self._carried)
         elif job._link is None:
             job._team.alone(job.slices)
-            job._team.seat.tick = resume(job, job._saver)
+            job._team.seat.tick = self._resume()
             self.done = True
         else:
             described = [[one.train, one.batch, one.slices, one.tail, one.source.size] for one in job._loaders]
@@ -83,6 +102,7 @@ class Admission:
             self.done = True
             job._telling.switched(roster, (time.monotonic() - before) * 1e3)
         assert job._team.group is not None
+        self.joined = job._team.seat.tick or 0
         job._reducer.join(job._team.group)
         for loader in job._loaders:
             job._telling.loader(loader)
@@ -117,6 +137,8 @@ class Admission:
     def _carry_on(self, carried: Carried) -> None:
         """This process was a member before its script ran out of memory, and still is."""
         job = self._job
+        copies = [tensor.clone() for tensor in carried.tensors]
+        self.reload = lambda: job._shared.load(carried.skeleton, copies)
         self.restore(job._shared.load(carried.skeleton, carried.tensors))
         job._notes = {}  # what was ordered for this boundary has been done there
         job._planning.carry_on(carried.plan)
@@ -133,26 +155,79 @@ class Admission:
         routes = Routes.of(roster)
         if group.rank in routes.holders:
             if job._team.seat.tick is None:
-                job._team.seat.tick = resume(job, job._saver)
+                job._team.seat.tick = self._resume()
             self.send(group, roster)
             return job._team.seat.tick
-        job._beat.activity(Activity.SWITCH)
+        return self.restore(self._take(group, routes))
+
+    def _take(self, group: Group, routes: Routes) -> dict[str, Any]:
+        """Receives the state; the place that came with it."""
+        self._job._beat.activity(Activity.SWITCH)
         failpoint("receive")
         skeleton, tensors = transfer.receive(group, routes=routes, room=self._make_room)
         failpoint("received")
-        return self.restore(job._shared.load(skeleton, tensors))
+        return self._job._shared.load(skeleton, tensors)
+
+    def _resume(self) -> int:
+        """The first member's state: from the checkpoint to go on from, or from its script. Its tick."""
+        place = resume(self._job, self._job._saver)
+        return 0 if place is None else self.restore(place)
 
     def restore(self, place: dict[str, Any]) -> int:
-        """Goes to a place in the job; its tick."""
+        """Goes to a place in the job; its tick. From here to its first step the worker catches up."""
         job = self._job
-        assert job._reducer is not None and job._reducer.buffers is not None
+        self._apply(place)
+        job._notes = {"save": place["save"]} if place["save"] else {}
+        trained = next((loader.number for loader in job._loaders if loader.train), None)
+        active = place.get("active", trained if place["step"] else None)
+        if active is not None:
+            job._active = active
+            job._catch_up = CatchUp(lambda: job._shared.flatten(self.place(catching_up=True)), loader=active)
+        return int(place["tick"])
+
+    def _apply(self, place: dict[str, Any]) -> None:
+        job = self._job
+        assert job._reducer is not None and job._reducer.buffers is not None and job._reducer.gradients is not None
         job.step, job._epoch = place["step"], place["epoch"]
         for loader, held in zip(job._loaders, place["loaders"], strict=False):
             loader.state = held
-        self.restored = {loader.number for loader in job._loaders}
         job._reducer.buffers.moving = set(place["moving"])
-        job._notes = {"save": place["save"]} if place["save"] else {}
-        return int(place["tick"])
+        job._reducer.gradients.eager, job._reducer.gradients.twice = place.get("eager", [False, False])
+        job._hooks.steps = dict(place.get("optimizer_steps", {}))
+        given = place.get("gradients", {})
+        for number, parameter in enumerate(job._shared.all_parameters()):
+            parameter.grad = given.get(number)
+
+    def arrived(self) -> None:
+        """The script has reached the loop that the job is in: the state is put back as it was given."""
+        job = self._job
+        catch_up, job._catch_up = job._catch_up, None
+        assert catch_up is not None
+
+        def load(skeleton: Any, tensors: list[torch.Tensor]) -> None:
+            self._apply(job._shared.load(skeleton, tensors))
+
+        intact = catch_up.finish(load)
+        if not intact and self.reload is not None:
+            self._apply(self.reload())
+        job._passes.resend = not intact and self.reload is None
+        self.reload = None
+
+    def send_again(self, behind: list[int]) -> None:
+        """In the middle of a pass: members that have lost what they were given get it from the others."""
+        job = self._job
+        group = job._team.group
+        assert group is not None
+        holders = [rank for rank in range(group.size) if rank not in behind]
+        if not holders:
+            raise ScriptError("code between `job.epochs` and `for step in data` has changed the shared state on every worker: move "
+                              "it after the loop over the steps")
+        routes = Routes.between([member.address[0] for member in group.roster.members], newcomers=behind)
+        if group.rank in behind:
+            self._apply(self._take(group, routes))
+        else:
+            transfer.send(group, *job._shared.flatten(self.place()), routes=routes)
+        job._beat.activity(Activity.OUTSIDE)
 
     def send(self, group: Group, roster: Roster) -> None:
         job = self._job

@@ -15,24 +15,30 @@ from stretto.batching.rules import Rule
 from stretto.core.beat import Activity, Beat
 from stretto.core.errors import Broken, ScriptError
 from stretto.train.admission import Admission
+from stretto.train.catch_up import CatchUp
 from stretto.train.checkpoint.saver import Saver
 from stretto.train.data.asked import asked_batch, asked_slices
 from stretto.train.data.loader import Loader, check_dataset, check_loader
 from stretto.train.entry.link import Link, Quiet
 from stretto.train.memory import Carried
 from stretto.train.metrics import reported
-from stretto.train.passes import OUTSIDE, Passes
+from stretto.train.consistency import Consistency
+from stretto.train.passes import OUTSIDE, Misplaced, Passes
 from stretto.train.planning import Planning
 from stretto.train.randomness import seed_all
 from stretto.train.reduce.buffers import Buffers
 from stretto.train.reduce.gradients import Gradients
 from stretto.train.reduce.logs import Row
 from stretto.train.reduce.reducer import Reducer
+from stretto.train.sharing.optimizer_hooks import OptimizerHooks
+from stretto.train.sharing.plain_state import State
 from stretto.train.sharing.shared import Shared
 from stretto.train.team import Left, Team
 from stretto.train.telling import Telling
 
 SLICES = 8
+EPOCH = 1 << 41
+"""Keeps the random numbers of the code at the beginning of an epoch apart from those of steps."""
 LAST_SAVES = 3
 """How often the checkpoint before an orderly end is tried when workers die during it."""
 
@@ -60,6 +66,12 @@ class Job:
         self._beat = beat
         self._team = carried.job._team if carried else Team(worker, link=link, host=str(options.get("host", "127.0.0.1")))
         self._shared = Shared()
+        self._hooks: OptimizerHooks
+        self._consistency: Consistency
+        self._catch_up: CatchUp | None = None
+        """Between the state that this worker was given and its first own step."""
+        self._active: int | None = None
+        """The training loader whose loop the script is in."""
         self._loaders: list[Loader] = []
         self._reducer: Reducer | None = None
         self._flags: list[bool] = []
@@ -88,9 +100,10 @@ class Job:
         """Whether this is the worker that prints, plots and saves: exactly one of the job's, from the first line of the script on.
 
         A worker that joins a running job is never chief at the top of its script. When the chief dies during training, another
-        worker becomes chief; if it dies before, the worker that replaces it does.
+        worker becomes chief; if it dies before, the worker that replaces it does. After a resume nobody is chief between the top of the
+        script and the first step: what the chief does there was done before.
         """
-        return self.rank == 0
+        return self._catch_up is None and self.rank == 0
 
     @property
     def rank(self) -> int:
@@ -119,6 +132,11 @@ class Job:
     @property
     def epoch(self) -> int:
         return self._epoch or 0
+
+    @property
+    def state(self) -> State:
+        """Plain values that every worker holds alike, as attributes: `job.state.best = 0.0`."""
+        return self._shared.state
 
     @property
     def progress(self) -> float:
@@ -190,10 +208,19 @@ class Job:
         self._admission.admit()
         for epoch in range(self._epoch or 0, count):
             self._epoch = epoch
+            seed_all(self.seed, EPOCH, epoch)
             yield epoch
             self._settle()
-            self._admission.restored.clear()
+            if self._catch_up is not None:
+                raise self._astray(f"ended epoch {epoch}")
             self._epoch = epoch + 1
+
+    def _astray(self, what: str) -> Misplaced:
+        """This worker's script has passed the place where the job trains without training there."""
+        assert self._catch_up is not None
+        return Misplaced(f"its script {what} without reaching the loop over loader {self._catch_up.loader}, where the job is at "
+                         f"step {self.step}: whatever decides that must be the same on every worker (job.epochs, job.step, "
+                         "shared state)")
 
     def digest(self) -> str:
         """SHA-256 of everything shared and of the job's place: equal on all workers at a step boundary."""
@@ -282,7 +309,7 @@ class Job:
         step, self._passes.left = self._passes.left, None
         if step is None:
             return
-        self._passes.training = None
+        self._passes.training = self._active = None
         if step.passes:
             step.loader.committed(step)
         elif not step.opened:
@@ -304,9 +331,6 @@ class Job:
             raise ScriptError(f"step {step.index} {what}: the loop over its slices must run to its end, so that every worker "
                               "brings its part (use `continue` instead of `break`)")
         gradients = self._reducer.gradients if self._reducer is not None else None
-        if gradients is not None and gradients.stray is not None:
-            raise ScriptError(f"backward was called outside the loop over a step's slices (a parameter of {gradients.stray} got a "
-                              "gradient): call it inside, once for every slice")
         if torch.get_num_threads() != self._threads:
             raise ScriptError(f"this worker computes with {torch.get_num_threads()} threads, the job with {self._threads}, which "
                               f"would change the bits: leave torch.set_num_threads out and use --threads {torch.get_num_threads()}")
@@ -319,7 +343,7 @@ class Job:
         if self._reducer.gradients is not None:
             self._reducer.gradients.close()
         moving = self._reducer.buffers.moving if self._reducer.buffers is not None else set()
-        self._reducer.gradients = Gradients(parameters)
+        self._reducer.gradients = self._hooks.gradients = Gradients(parameters)
         self._reducer.buffers = Buffers(self._shared.modules)
         self._reducer.buffers.moving |= moving
         self._flags = self._trainable()
@@ -335,6 +359,8 @@ class Job:
             self._saver.broke()
         if self._passes.running and reducer.buffers is not None:
             reducer.buffers.restore()
+        if reducer.gradients is not None:
+            reducer.gradients.undo()
         self._passes.running = False
         self._beat.activity(Activity.WAITING)
         self._team.failed()
@@ -348,6 +374,8 @@ class Job:
 
     def _finish(self, *, closed: bool = False) -> None:
         """The script has ended, or only its job where it is `closed`."""
+        if self._catch_up is not None:
+            raise self._astray("ended")
         self._settle()
         self._beat.activity(Activity.ENDED)
         if self._saver is not None and self._admission.done and not self._stop:

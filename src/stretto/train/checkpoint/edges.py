@@ -20,15 +20,13 @@ def open_saver(job: Job) -> Saver | None:
     return Saver(job, Wish(**wish), _identity(job)) if wish else None
 
 
-def resume(job: Job, saver: Saver | None) -> int:
-    """The first member's state at the start of a life: from the checkpoint to go on from, or from its script. Its tick."""
-    wanted: dict[str, Any] | None = job.options.get("resume")
-    if not wanted:
-        return 0
-    manifest, tensors, allowed = load(wanted["url"], step=int(wanted["step"]), own=_identity(job), room=job._shared.room,
-                                      allow_mixed=bool(job.options.get("allow_mixed")))
-    tick = job._admission.restore(job._shared.load(manifest.skeleton, tensors))
-    job._notes = {}
+def resume(job: Job, saver: Saver | None) -> dict[str, Any] | None:
+    """Gives the shared objects the state of the checkpoint to go on from. Its place; None where the script begins anew."""
+    if not job.options.get("resume"):
+        return None
+    own = _identity(job)
+    manifest, place, allowed = _read(job, own)
+    job._admission.reload = lambda: _read(job, own)[1]
     if saver is not None:
         saver.saved = manifest.step
     if allowed or manifest.mixed:
@@ -37,7 +35,14 @@ def resume(job: Job, saver: Saver | None) -> int:
                  text=f"went on from step {manifest.step} although {told}: the result is no longer the same bits")
         if saver is not None:
             saver.mixed = told
-    return tick
+    return place
+
+
+def _read(job: Job, own: Any) -> tuple[Any, dict[str, Any], str]:
+    wanted: dict[str, Any] = job.options["resume"]
+    manifest, tensors, allowed = load(wanted["url"], step=int(wanted["step"]), own=own, room=job._shared.room,
+                                      allow_mixed=bool(job.options.get("allow_mixed")))
+    return manifest, {**job._shared.load(manifest.skeleton, tensors), "save": 0}, allowed
 
 
 def _identity(job: Job) -> Any:

@@ -12,6 +12,7 @@ from stretto.core.errors import ScriptError
 from stretto.core.slices import Span
 from stretto.train.data.samples import Ahead, Source, Wanted, cut
 from stretto.train.data.step import Step
+from stretto.train.randomness import seed_all
 from stretto.train.reduce.logs import Row
 from stretto.train.reduce.sums import Partial, add, joined, small
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from stretto.train.job import Job
 
 TAILS = ("drop", "keep")
+SWEEP = 1 << 42
+"""Keeps the random numbers of the code after a sweep apart from those of steps."""
 
 
 class Loader:
@@ -60,6 +63,9 @@ class Loader:
         """Everything given to `step.gather` in the last whole sweep of an evaluation, in the order of its samples."""
         self._ahead = Ahead(self.source, workers=workers, pin_memory=pin_memory) if workers else None
         self._expected: tuple[Any, ...] | None = None
+        self._skipped = 0
+        """Sweeps that the others had finished, on a worker that catches up."""
+        self.reduction = "mean"
 
     def __len__(self) -> int:
         """Steps in an epoch at the present batch size."""
@@ -105,11 +111,17 @@ class Loader:
 
     def _training(self) -> Iterator[Step]:
         job = self.job
+        if job._catch_up is not None and not self._reached():
+            self._skipped += 1
+            seed_all(job.seed, SWEEP, self.number, self.epoch if job._epoch is None else job._epoch)
+            return  # the others have finished this sweep
+        self._skipped = 0
         if job._epoch is not None and self.epoch > job._epoch:
-            if self.number in job._admission.restored:
-                return  # the others had finished this loader's epoch when this worker got their state
             raise ScriptError(f"a second sweep over a training loader in epoch {job._epoch}: an epoch of job.epochs has each of "
                               "its samples once; make a second loader for a second sweep")
+        job._active = self.number
+        if job._catch_up is not None:
+            job._admission.arrived()
         while True:
             job._boundary()
             job._planning.apply(self)
@@ -125,8 +137,18 @@ class Loader:
                 job._passes.left = step
                 raise
             self.committed(step)
+        job._active = None
         job._telling.epoch_done(self)
+        seed_all(job.seed, SWEEP, self.number, self.epoch)
         self.next_epoch()
+
+    def _reached(self) -> bool:
+        """Whether this is the sweep that the job is in, on a worker that catches up with it."""
+        catch_up = self.job._catch_up
+        assert catch_up is not None
+        if catch_up.loader != self.number:
+            return False
+        return self.job._epoch is not None or self._skipped == self.epoch
 
     def committed(self, step: Step) -> None:
         """The script is done with a training step."""
@@ -140,10 +162,14 @@ class Loader:
         self.step = self.consumed = 0
 
     def _evaluation(self) -> Iterator[Step]:
+        if self.job._catch_up is not None:
+            yield from self._look()
+            return
         totals: dict[str, tuple[float, int]] = {}
         sums: dict[str, Any] = {}
         chunks: dict[str, list[Any]] = {}
         self.step = self.consumed = 0
+        step: Step | None = None
         while count := self.count():
             step = Step(self, index=self.step, epoch=self.epoch, first=self.consumed, count=count)
             self.job._passes.open = step
@@ -162,6 +188,14 @@ class Loader:
         self.sums, self.gathered = sums, {name: joined(name, held) for name, held in chunks.items()}
         self.job._telling.swept(self)
         self.next_epoch()
+        seed_all(self.job.seed, SWEEP, self.number)
+
+    def _look(self) -> Iterator[Step]:
+        """The others have done this evaluation, and its results came with the state. Of its steps the first is computed here, for
+        variables that the script fills in the loop."""
+        yield Step(self, index=0, epoch=max(0, self.epoch - 1), first=0, count=min(self.batch, self.source.size))
+        self.job._passes.open = None
+        seed_all(self.job.seed, SWEEP, self.number)
 
     def wanted(self, step: Step, slice: int, part: int = 0) -> Wanted:
         low, high = cut(step.first, step.count, self.slices, slice)

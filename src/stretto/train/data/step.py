@@ -10,6 +10,7 @@ import torch
 from stretto.core.errors import ScriptError
 from stretto.core.slices import Span
 from stretto.train.data.samples import cut
+from stretto.train.randomness import mix
 from stretto.train.reduce.logs import Row, number
 from stretto.train.reduce.sums import GATHER, SUM, Tally, joined, total
 
@@ -108,6 +109,19 @@ class Step:
         sums = {key[1]: value for key, value in found.items() if key[0] == SUM}
         gathered = {key[1]: joined(key[1], value) for key, value in found.items() if key[0] == GATHER}
         self.sums, self.gathered = {**sums, **self.sums}, {**gathered, **self.gathered}
+
+    @property
+    def order(self) -> str:
+        """An id of the order of samples that this step's are taken from, as this worker computes it."""
+        source = self.loader.source
+        return f"{mix(source.seed, self.loader.number, self.epoch, source.size, int(source.shuffle)):x}"
+
+    def enter_slice(self, unit: int) -> None:
+        """The script computes a slice, or a part of one."""
+        self.slice = unit
+
+    def leave_slice(self) -> None:
+        self.slice = None
 
     def units(self) -> list[int]:
         """Samples of every slice, or of every part of every slice, in their order."""

@@ -15,6 +15,7 @@ from stretto.core.errors import UsageError
 from stretto.train.entry import joining as jobs
 from stretto.train.job import Stopped
 from stretto.train.memory import MOST, carry
+from stretto.train.passes import Misplaced
 from stretto.train.team import Left
 
 
@@ -27,6 +28,9 @@ def run_script(path: str, argv: Sequence[str]) -> int:
         _finished()
     except Stopped:
         _finished()
+    except Misplaced as error:
+        print(f"stretto: this worker leaves the job: {error.text}", file=sys.stderr, flush=True)
+        _say("misplaced", text=error.text)
     except Left:
         _say("left")
     except SystemExit as end:

@@ -3,10 +3,14 @@
 Each parameter has a hook that takes its gradient the moment it is accumulated and frees it, so that memory stays at a few flat
 buffers. A script that calls `backward` more than once in a slice is noticed: its gradients are then taken at the end of the slice.
 On the last slice of a share, buckets are handed out for the exchange as soon as they are complete, in the same order everywhere.
+
+The result is added to whatever `p.grad` held when the pass began, as PyTorch does. Where it held nothing, `p.grad` becomes a view of
+a flat buffer; a buffer whose view somebody still holds when the next pass begins is left to its holder and replaced.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 
 import torch
@@ -26,6 +30,20 @@ class Bucket:
         self.parameters = parameters
         self.flat = Flat([p.shape for p in parameters], dtype=_sum_type(first.dtype), device=first.device)
         self.missing = 0
+        self._lent: list[tuple[int, weakref.ref[torch.Tensor]]] = []
+        """Views that became gradients, with their buffers."""
+
+    def lend(self, buffer: int, place: int) -> torch.Tensor:
+        """A new tensor over one view of a buffer, to become a parameter's gradient."""
+        gradient = self.flat.views[buffer][place].detach()
+        self._lent.append((buffer, weakref.ref(gradient)))
+        return gradient
+
+    def reclaim(self) -> None:
+        """Before a pass: replaces the buffers that somebody still holds a view of."""
+        for buffer in {buffer for buffer, view in self._lent if view() is not None}:
+            self.flat.renew(buffer)
+        self._lent = []
 
     def parts(self, program: Program) -> dict[Span, torch.Tensor]:
         return {node: self.flat.buffers[buffer] for node, buffer in program.results.items()}
@@ -67,7 +85,10 @@ class Gradients:
         """Some slice has had more than one backward."""
         self.again = False
         """What was taken is wrong: the pass has to be repeated."""
-        self.stray: str | None = None
+        self.before: dict[torch.nn.Parameter, torch.Tensor] = {}
+        """What `p.grad` held when the pass began."""
+        self._versions: dict[torch.nn.Parameter, tuple[int, int]] = {}
+        """Identity and version of each gradient as backward left it, where hooks do not take it."""
         self._index = {parameter: (bucket, place) for bucket in self.buckets for place, parameter in enumerate(bucket.parameters)}
         self._order = {parameter: place for place, parameter in enumerate(parameters)}
         self._fired: dict[torch.nn.Parameter, int] = {}
@@ -79,6 +100,7 @@ class Gradients:
         self._sums: dict[torch.nn.Parameter, torch.Tensor] = {}
         """Of the parts of the slice at hand: a slice is one leaf of the tree, so its parts are added up by themselves."""
         self._launched = 0
+        self._open = False
         self._launch: Callable[[Bucket], None] | None = None
         self._scale: float | None = None
         self.used: set[int] = set()
@@ -93,6 +115,7 @@ class Gradients:
 
     def begin(self, program: Program, launch: Callable[[Bucket], None], *, scale: float | None = None) -> None:
         """A pass starts. `launch` is called for every bucket when its sums are complete, and multiplied by `scale`."""
+        self.undo()
         self._scale = scale
         self.again = False
         self.used = set()
@@ -100,10 +123,23 @@ class Gradients:
         self._launched = 0
         self._launch = launch
         for bucket in self.buckets:
+            bucket.reclaim()
             bucket.flat.need(program.buffers)
             bucket.missing = len(bucket.parameters)
         for parameter in self.parameters:
-            parameter.grad = None
+            if parameter.grad is not None:
+                self.before[parameter] = parameter.grad
+                parameter.grad = None
+        self._open = True
+
+    def undo(self) -> None:
+        """Puts back what `p.grad` held when the pass began: the pass will be repeated, or has ended early."""
+        if not self._open:
+            return
+        self._open = False
+        before, self.before = self.before, {}
+        for parameter in self.parameters:
+            parameter.grad = before.get(parameter)
 
     def enter(self, move: Move, *, weight: float | None, last: bool, part: tuple[int, int] = (0, 1)) -> None:
         """A slice starts, or one of its parts. `weight` multiplies its gradients where they are not of one size."""
@@ -111,6 +147,7 @@ class Gradients:
         self._parted, self._final = part[1] > 1, part[0] == part[1] - 1
         self._last = last and self._final
         self._fired = {}
+        self._versions = {}
         self.inside = True
 
     def leave(self) -> None:
@@ -120,14 +157,28 @@ class Gradients:
         self.inside = False
         for parameter in self.parameters:
             bucket, place = self._index[parameter]
-            fired = self._fired.get(parameter, 0)
-            if fired and self.eager:
+            gradient = parameter.grad
+            if self._fired.get(parameter, 0) and self.eager:
+                if gradient is not None:  # put there by hand, after backward
+                    self.again = self.twice = True
                 continue
-            self._take(bucket, place, move, parameter.grad if fired else None, parameter)
+            self._check_untouched(parameter, gradient)
+            self._take(bucket, place, move, gradient, parameter)
             parameter.grad = None
         if self._last:
             for bucket in self.buckets[self._launched :]:
                 self._start(bucket)
+
+    def _check_untouched(self, parameter: torch.nn.Parameter, gradient: torch.Tensor | None) -> None:
+        """Refuses a slice that changed a gradient after backward had made it."""
+        left = self._versions.get(parameter)
+        if left is None or (gradient is not None and (id(gradient), gradient._version) == left):
+            return
+        raise ScriptError(
+            f"the gradient of a parameter of shape {tuple(parameter.shape)} was changed inside the loop over the slices: there it is "
+            "the gradient of one slice only; move clip_grad_norm_, unscale_, zero_grad and the like after the loop, where p.grad is "
+            "the gradient of the whole batch"
+        )
 
     def empty(self, move: Move, *, last: bool) -> None:
         """A slice without samples."""
@@ -135,21 +186,31 @@ class Gradients:
         self.leave()
 
     def finish(self, used: set[int], program: Program) -> None:
-        """The reduced sums become the parameters' gradients; None where no slice had one."""
+        """The reduced sums are added to the parameters' gradients. Where no slice had one, they stay as they were."""
         result = program.results[min(program.results)]
+        before, self.before, self._open = self.before, {}, False
         for bucket in self.buckets:
-            for parameter, view in zip(bucket.parameters, bucket.flat.views[result], strict=True):
-                if self._order[parameter] not in used:
-                    parameter.grad = None
-                else:
-                    parameter.grad = view if view.dtype == parameter.dtype else view.to(parameter.dtype)
+            for place, parameter in enumerate(bucket.parameters):
+                held = before.get(parameter)
+                if self._order[parameter] in used:
+                    held = self._accumulated(held, bucket, result, place)
+                parameter.grad = held
         self.eager = not self.twice
+
+    @staticmethod
+    @torch.no_grad()
+    def _accumulated(held: torch.Tensor | None, bucket: Bucket, buffer: int, place: int) -> torch.Tensor:
+        view, dtype = bucket.flat.views[buffer][place], bucket.parameters[place].dtype
+        if held is None:
+            return bucket.lend(buffer, place) if view.dtype == dtype else view.to(dtype)
+        return held.add_(view.to(dtype))
 
     def _arrived(self, parameter: torch.Tensor) -> None:
         assert isinstance(parameter, torch.nn.Parameter)
         if not self.inside:
-            self.stray = f"shape {tuple(parameter.shape)}"
-            return
+            raise ScriptError(f"backward was called outside the loop over a training step's slices (a shared parameter of shape "
+                              f"{tuple(parameter.shape)} got a gradient): call it inside the loop, once for every slice; for "
+                              "gradients of inputs use torch.autograd.grad")
         count = self._fired.get(parameter, 0) + 1
         self._fired[parameter] = count
         if count > 1:
@@ -161,6 +222,8 @@ class Gradients:
                 "reduced: use sparse=False in nn.Embedding"
             )
         if not self.eager:
+            if gradient is not None:
+                self._versions[parameter] = (id(gradient), gradient._version)
             return
         if count > 1:
             self.again = True
@@ -206,5 +269,6 @@ class Gradients:
         self._launch(bucket)
 
     def close(self) -> None:
+        self.undo()
         for handle in self.handles:
             handle.remove()

@@ -53,13 +53,15 @@ class Header:
     """Squared gradient norms by unit and parameter group, where they are measured."""
     finite: bool = True
     """Neither NaN nor infinity in the part of the reduced gradient that this member owns, where that is watched."""
+    resend: bool = False
+    """The state that this member was given was changed before its first step: it needs it once more."""
     blob: bytes = b""
     """What the script has summed and gathered (reduce/sums.py); travels behind the JSON. Empty where it does neither."""
 
     def encode(self) -> bytes:
         """Four bytes with the length of the JSON, the JSON, the blob."""
         text = json.dumps([self.offer, self.again, self.moving, self.used, self.rows, self.stop, self.digest, self.note,
-                           self.parts, self.spent, self.norms, self.finite], separators=(",", ":")).encode()
+                           self.parts, self.spent, self.norms, self.finite, self.resend], separators=(",", ":")).encode()
         return len(text).to_bytes(4, "little") + text + self.blob
 
     @staticmethod
@@ -82,7 +84,7 @@ class Reducer:
         self._pending = 0
         self._failure: BaseException | None = None
         self._done = threading.Condition()
-        self._scale = 1.0
+        self._scale = self._mean = 1.0
         self.watch = False
         """Whether a NaN or an infinity in the gradient is looked for."""
         self._norms: list[torch.Tensor] = []
@@ -115,11 +117,18 @@ class Reducer:
                 self._done.wait()
             self._failure = None
 
-    def begin(self, *, scale: float, train: bool) -> None:
+    def begin(self, *, scale: float, mean: float, train: bool, meet: Callable[[Exchange], None] | None = None) -> None:
+        """A pass starts. `scale` multiplies the sum of the gradients, `mean` that of the buffers.
+
+        `meet` speaks to the other members before anything is added up, on the exchange's thread; what it raises, `reduce` raises.
+        """
         self._settle()
         self._norms = []
-        self._scale = scale
+        self._scale, self._mean = scale, mean
         self._train = train
+        if meet is not None and self.exchange is not None and self.exchange.group.size > 1:
+            exchange = self.exchange
+            self._submit(lambda: meet(exchange))
         if train and self.gradients is not None:
             alone = self.exchange is not None and self.exchange.group.size == 1
             self.gradients.begin(self.program, self._launch, scale=scale if alone else None)
@@ -133,11 +142,14 @@ class Reducer:
         if exchange.group.size == 1:
             exchange.sum(parts, finish=self._look)
             return
+        self._submit(lambda: self._sum(exchange, parts))
+
+    def _submit(self, order: Callable[[], None]) -> None:
         if self._thread is None:
             self._thread = threads.start(self._work, name="stretto-exchange", stop=lambda: self._orders.put(None))
         with self._done:
             self._pending += 1
-        self._orders.put(lambda: self._sum(exchange, parts))
+        self._orders.put(order)
 
     def _sum(self, exchange: Exchange, parts: dict[Span, torch.Tensor]) -> None:
         failpoint("bucket")
@@ -190,7 +202,7 @@ class Reducer:
     def finish(self, headers: list[Header]) -> None:
         """Everybody's pass is here and counted: gradients and buffers get their values."""
         if self.buffers is not None:
-            self.buffers.finish(self.program, self._scale)
+            self.buffers.finish(self.program, self._mean)
         if not self._train or self.gradients is None:
             return
         bits = 0

@@ -102,11 +102,17 @@ class Flat:
     def need(self, buffers: int) -> None:
         self._held.clear()
         while len(self.buffers) < buffers:
-            flat = torch.zeros(self.length, dtype=self.dtype, device=self.device)
-            self.buffers.append(flat)
-            self.views.append(
-                [flat[low : low + size].view(shape) for (low, size), shape in zip(self.places, self.shapes, strict=True)]
-            )
+            self.buffers.append(torch.zeros(self.length, dtype=self.dtype, device=self.device))
+            self.views.append(self._cut(self.buffers[-1]))
+
+    def renew(self, buffer: int) -> None:
+        """Replaces one buffer: somebody else keeps the memory of the old one."""
+        self.buffers[buffer] = torch.zeros(self.length, dtype=self.dtype, device=self.device)
+        self.views[buffer] = self._cut(self.buffers[buffer])
+
+    def _cut(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """A view of the flat vector for every tensor."""
+        return [flat[low : low + size].view(shape) for (low, size), shape in zip(self.places, self.shapes, strict=True)]
 
     def take(self, move: Move, place: int, value: torch.Tensor | None, *, keep: bool = False, scale: float | None = None) -> None:
         """One tensor of one slice, None standing for zeros. `keep` promises that nobody changes the value any more.

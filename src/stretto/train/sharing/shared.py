@@ -10,7 +10,11 @@ from typing import Any
 import torch
 
 from stretto.core.errors import ScriptError
+from stretto.train.sharing.plain_state import PlainState, State, plain
 from stretto.train.sharing.state import digest, flatten, load, spec, unflatten
+
+STATE = "job.state"
+"""The name that the attributes of `job.state` are shared under; there once one is set."""
 
 
 class Shared:
@@ -18,15 +22,20 @@ class Shared:
 
     def __init__(self) -> None:
         self.objects: dict[str, Any] = {}
+        self.state = State()
 
     def add(self, objects: dict[str, Any]) -> None:
         for name, one in objects.items():
             if name in self.objects:
                 raise ScriptError(f"job.share({name}=…) was called twice: give every shared object a name of its own")
-            if not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
+            if type(one) is dict:
+                one = plain(name, one)
+                flatten(one.state_dict(), where=name)
+            if isinstance(one, type) or not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
                 raise ScriptError(
                     f"job.share({name}=…) got a {type(one).__name__}, which has no state_dict and load_state_dict: "
-                    "share modules, optimizers, schedulers, scalers, or give your object these two methods"
+                    "share modules, optimizers, schedulers, scalers, dictionaries of plain values, or give your object these two "
+                    f"methods; for one number write job.state.{name} = …"
                 )
             self.objects[name] = one
 
@@ -35,11 +44,21 @@ class Shared:
         return [(name, one) for name, one in self.objects.items() if isinstance(one, torch.nn.Module)]
 
     @property
+    def states(self) -> dict[str, Any]:
+        """Everything that is shared, by name."""
+        values = PlainState(self.state._values)
+        return {**self.objects, STATE: values} if values.values or STATE in self.objects else self.objects
+
+    @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
         return [one for one in self.objects.values() if isinstance(one, torch.optim.Optimizer)]
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """Everything that may get a gradient, once each, in a fixed order."""
+        return [parameter for parameter in self.all_parameters() if parameter.requires_grad]
+
+    def all_parameters(self) -> list[torch.nn.Parameter]:
+        """Parameters of modules and optimizers, frozen ones too, once each, in a fixed order."""
         found: dict[int, torch.nn.Parameter] = {}
         for _, module in self.modules:
             for parameter in module.parameters():
@@ -48,7 +67,13 @@ class Shared:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     found.setdefault(id(parameter), parameter)
-        return [parameter for parameter in found.values() if parameter.requires_grad]
+        return list(found.values())
+
+    def groups(self) -> dict[str, list[list[int]]]:
+        """Which parameters, by their places, each optimizer's groups have."""
+        places = {id(parameter): place for place, parameter in enumerate(self.all_parameters())}
+        return {name: [[places[id(p)] for p in group["params"]] for group in one.param_groups]
+                for name, one in self.objects.items() if isinstance(one, torch.optim.Optimizer)}
 
     def tensors(self) -> list[torch.Tensor]:
         """Of the modules, in this worker's memory already."""
@@ -56,7 +81,7 @@ class Shared:
 
     def flatten(self, place: dict[str, Any]) -> tuple[Any, list[torch.Tensor]]:
         """The whole state: objects and the job's place."""
-        return flatten({"objects": {name: one.state_dict() for name, one in self.objects.items()}, "place": place})
+        return flatten({"objects": {name: one.state_dict() for name, one in self.states.items()}, "place": place})
 
     def digest(self, place: dict[str, Any]) -> str:
         return digest(*self.flatten(place))
@@ -84,8 +109,9 @@ class Shared:
         """Gives all objects their states; the job's place is returned."""
         whole = unflatten(skeleton, tensors)
         own = {t.data_ptr() for t in self.tensors() if t.numel()}
+        self._regroup(whole["place"].get("groups") or {}, whole["objects"])
         for name, held in whole["objects"].items():
-            target = self.objects.get(name)
+            target = PlainState(self.state._values) if name == STATE else self.objects.get(name)
             if target is None:
                 raise ScriptError(f"the job shares {name!r}, this worker does not: all workers must run the same script")
             filled = isinstance(target, torch.nn.Module) and all(
@@ -93,7 +119,19 @@ class Shared:
             )
             if not filled:
                 load(target, held)
+        if STATE not in whole["objects"]:
+            self.state._values.clear()
         return whole["place"]
+
+    def _regroup(self, groups: dict[str, list[list[int]]], states: dict[str, Any]) -> None:
+        """Gives optimizers the parameter groups that the job's have got since training began."""
+        parameters = self.all_parameters()
+        for name, wanted in groups.items():
+            optimizer = self.objects.get(name)
+            if isinstance(optimizer, torch.optim.Optimizer) and self.groups()[name] != wanted:
+                optimizer.param_groups.clear()
+                for places, held in zip(wanted, states[name]["param_groups"], strict=True):
+                    optimizer.add_param_group({**held, "params": [parameters[place] for place in places]})
 
 
 def _places(skeleton: Any, path: str) -> Iterator[tuple[str, int]]:
