@@ -99,6 +99,7 @@ class Passes:
         reducer.buffers.restore()
         rows = {int(k): row for k, row in step.drain().items()}
         step.passes += 1
+        step.finish_pass([step.pack()])
         step.metrics = {**average(rows, dict(enumerate(step.units())), job.slices), **step.metrics}
 
     def moment(self, step: Step) -> int:
@@ -177,8 +178,8 @@ class Passes:
         job = self._job
         if job._team.group is None or job._team.group.size == 1:
             return None
-        part = job._team.seat.tick or 0
-        return Preamble(place, job._admission.joined, job._consistency.checks(part=part, order=order))
+        checks = {} if self.resend else job._consistency.checks(part=job._team.seat.tick or 0, order=order)
+        return Preamble(place, job._admission.joined, checks)
 
     def _meet(self, exchange: Exchange, mine: Preamble | None) -> None:
         """Everybody's preamble. Raises where they do not fit, before a number was added up."""

@@ -45,7 +45,8 @@ class Preamble:
     joined: int
     """The tick at which this worker became a member."""
     checks: Mapping[str, str] = field(default_factory=dict)
-    """Short hashes by name: equal on all workers, or the script has gone different ways."""
+    """Short hashes by name: equal on all workers, or the script has gone different ways. Empty on a worker that waits for its
+    state."""
 
     def encode(self) -> bytes:
         place = self.place
@@ -80,8 +81,9 @@ def judge(preambles: Sequence[Preamble]) -> Verdict:
     misplaced = tuple(rank for rank, one in enumerate(preambles) if one.place != place)
     if misplaced:
         return Verdict(misplaced=misplaced)
-    names = {name: None for one in preambles for name in one.checks}
-    return Verdict(differing=tuple(name for name in names if len({one.checks.get(name) for one in preambles}) > 1))
+    told = [one.checks for one in preambles if one.checks]
+    names = {name: None for checks in told for name in checks}
+    return Verdict(differing=tuple(name for name in names if len({checks.get(name) for checks in told}) > 1))
 
 
 def places_text(preambles: Sequence[Preamble], workers: Sequence[str]) -> str:
