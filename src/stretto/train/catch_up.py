@@ -1,9 +1,9 @@
 """Between the moment a worker is given the job's state and its first own step.
 
-A newcomer, and everybody after a resume, runs the script from its top. The code that it passes on the way to the place where the job
-trains has run before, on the others or before the resume: nothing of it may change what this worker was given. So the state is kept
-aside (small tensors as copies, large ones by their version and a sample of their elements) and put back at the first step; loops that
-are over are skipped, evaluations are not repeated, and `job.chief` is False meanwhile.
+A newcomer, and every worker after a resume, runs the script from its top. The code that it passes on the way to the place where the
+job trains has run before, on the others or before the resume: it must not change what this worker was given. So the state is kept
+aside (small tensors as copies, large ones by their version and a sample of their elements) and put back at the first step. Loops
+that are over are skipped, evaluations are not repeated, and `job.chief` is False meanwhile.
 """
 
 from __future__ import annotations

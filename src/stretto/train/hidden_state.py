@@ -48,8 +48,8 @@ class HiddenState:
             self._line, self._names = line, script_hints.carried(*line)
         for name in self._names:
             if _carries(frame.f_locals.get(name)):
-                raise ScriptError(f"`{name}` is carried from slice to slice ({os.path.basename(line[0])}:{line[1]}): the slices of a "
-                                  "step may be on different workers, so each must be computed from its own samples; set it anew "
+                raise ScriptError(f"`{name}` is carried from slice to slice ({os.path.basename(line[0])}:{line[1]}): the slices of "
+                                  "a step may be on different workers, so each must be computed from its own samples; set it anew "
                                   f"for every slice, or collect results with step.log or step.sum instead of `{name}`")
 
     def leave(self, *, train: bool) -> None:
@@ -60,9 +60,9 @@ class HiddenState:
         watched, self._generators = self._generators or {}, None
         for name, (generator, before) in watched.items():
             if _drawn(generator) != before:
-                raise ScriptError(f"the slices draw from `{name}`, a random generator of the script's own ({type(generator).__name__}): "
-                                  "what it gives depends on how many slices this worker has computed; draw from torch, numpy.random "
-                                  "or random instead, which are seeded for every slice")
+                raise ScriptError(f"the slices draw from `{name}`, a random generator of the script's own "
+                                  f"({type(generator).__name__}): what it gives depends on how many slices this worker has computed; "
+                                  "draw from torch, numpy.random or random instead, which are seeded for every slice")
 
 
 def _script_frame() -> FrameType | None:

@@ -17,12 +17,12 @@ from stretto.core.errors import Broken, ScriptError
 from stretto.train.admission import Admission
 from stretto.train.catch_up import CatchUp
 from stretto.train.checkpoint.saver import Saver
+from stretto.train.consistency import Consistency
 from stretto.train.data.asked import asked_batch, asked_slices
 from stretto.train.data.loader import Loader, check_dataset, check_loader
 from stretto.train.entry.link import Link, Quiet
 from stretto.train.memory import Carried
 from stretto.train.metrics import reported
-from stretto.train.consistency import Consistency
 from stretto.train.passes import OUTSIDE, Misplaced, Passes
 from stretto.train.planning import Planning
 from stretto.train.randomness import seed_all
@@ -100,8 +100,8 @@ class Job:
         """Whether this is the worker that prints, plots and saves: exactly one of the job's, from the first line of the script on.
 
         A worker that joins a running job is never chief at the top of its script. When the chief dies during training, another
-        worker becomes chief; if it dies before, the worker that replaces it does. After a resume nobody is chief between the top of the
-        script and the first step: what the chief does there was done before.
+        worker becomes chief; if it dies before, the worker that replaces it does. After a resume nobody is chief between
+        `job.epochs` and the first step: what the chief does there was done before.
         """
         return self._catch_up is None and self.rank == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Iterator
@@ -17,7 +18,17 @@ from stretto.train.hidden_state import HiddenState
 from stretto.train.randomness import seed_all
 from stretto.train.reduce.exchange import Exchange
 from stretto.train.reduce.logs import average
-from stretto.train.reduce.preamble import BARRIER, EVALUATION, TRAINING, Place, Preamble, Verdict, first_difference, judge, places_text
+from stretto.train.reduce.preamble import (
+    BARRIER,
+    EVALUATION,
+    TRAINING,
+    Place,
+    Preamble,
+    Verdict,
+    first_difference,
+    judge,
+    places_text,
+)
 from stretto.train.reduce.reducer import Header
 from stretto.train.team import Left
 
@@ -206,8 +217,8 @@ class Passes:
         text = f"the workers differ at step {step}, before it is committed: {name}" + (f": {found}" if found else "")
         if name == TENSORS:
             since = max(0, self._job.step - PARTS)
-            text += (f". They were last compared equal at step {since} or later: go on from a checkpoint of step {since} or before, "
-                     "once the cause is found")
+            text += (f". They were equal at step {since} or later: once the cause is found, go on from a checkpoint of step {since} "
+                     "or before")
         if name == ATTRIBUTES:
             text += ". Set it from the epoch or from job.step every time, not once, or keep it in shared state"
         elif name == STEPS:
@@ -298,8 +309,8 @@ class Passes:
             try:
                 job._team.check()
                 job._beat.activity(Activity.EXCHANGE)
-                preamble = self._preamble(Place(BARRIER, step=job.step))
-                reducer.begin(scale=1.0, mean=1.0, train=False, meet=lambda exchange: self._meet(exchange, preamble))
+                meet = functools.partial(self._meet, mine=self._preamble(Place(BARRIER, step=job.step)))
+                reducer.begin(scale=1.0, mean=1.0, train=False, meet=meet)
                 headers = reducer.reduce(Header(offer=job._team.seat.offer(), stop=job._team.stopping))
                 job._team.exchanged(headers[job._team.rank].offer, [one.offer for one in headers])
                 break

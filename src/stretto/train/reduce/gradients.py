@@ -4,8 +4,8 @@ Each parameter has a hook that takes its gradient the moment it is accumulated a
 buffers. A script that calls `backward` more than once in a slice is noticed: its gradients are then taken at the end of the slice.
 On the last slice of a share, buckets are handed out for the exchange as soon as they are complete, in the same order everywhere.
 
-The result is added to whatever `p.grad` held when the pass began, as PyTorch does. Where it held nothing, `p.grad` becomes a view of
-a flat buffer; a buffer whose view somebody still holds when the next pass begins is left to its holder and replaced.
+The result is added to whatever `p.grad` held when the pass began, as PyTorch does. Where it held nothing, `p.grad` becomes a view
+of a flat buffer; a buffer whose view somebody still holds when the next pass begins is left to its holder and replaced.
 """
 
 from __future__ import annotations
@@ -175,9 +175,9 @@ class Gradients:
         if left is None or (gradient is not None and (id(gradient), gradient._version) == left):
             return
         raise ScriptError(
-            f"the gradient of a parameter of shape {tuple(parameter.shape)} was changed inside the loop over the slices: there it is "
-            "the gradient of one slice only; move clip_grad_norm_, unscale_, zero_grad and the like after the loop, where p.grad is "
-            "the gradient of the whole batch"
+            f"the gradient of a parameter of shape {tuple(parameter.shape)} was changed inside the loop over the slices: there it "
+            "is the gradient of one slice only; move clip_grad_norm_, unscale_, zero_grad and the like after the loop, where p.grad "
+            "is the gradient of the whole batch"
         )
 
     def empty(self, move: Move, *, last: bool) -> None:

@@ -1,7 +1,7 @@
 """The first words of every exchange: where each worker is, and what its script has done since the last one. Pure.
 
-Workers send each other their preambles before any number is added up. Those that stand at different places never exchange gradients,
-and a script that did something else on one worker is stopped before the step is committed.
+Workers send each other their preambles before any number is added up. Those that stand at different places never exchange
+gradients, and a script that did something else on one worker is stopped before the step is committed.
 """
 
 from __future__ import annotations

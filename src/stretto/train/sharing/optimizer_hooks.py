@@ -1,7 +1,7 @@
 """Watches optimizers through PyTorch's own hooks: what cannot be right is refused before the step is applied.
 
-Nothing is patched: `register_optimizer_step_pre_hook` and its post twin see every `step` of every optimizer in the process. They also
-count the steps of each shared optimizer between two exchanges, which workers compare.
+Nothing is patched: `register_optimizer_step_pre_hook` and its post twin see every `step` of every optimizer in the process. They
+also count the steps of each shared optimizer between two exchanges, which workers compare.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class OptimizerHooks:
             return
         kind = type(optimizer).__name__
         if self.gradients is not None and self.gradients.inside:
-            raise ScriptError(f"{kind}.step() was called inside the loop over the slices: there the gradients are those of one slice "
-                              "on one worker; call it after the loop, once for every step")
+            raise ScriptError(f"{kind}.step() was called inside the loop over the slices: there the gradients are those of one "
+                              "slice on one worker; call it after the loop, once for every step")
         if any(callable(one) for one in (*args[1:], kwargs.get("closure"))):
             raise ScriptError(f"{kind}.step(closure) computes losses by itself, outside the loop over the slices, on this worker "
                               "alone: use an optimizer that steps without a closure")
@@ -124,8 +124,8 @@ class OptimizerHooks:
             used = self._used.get(parameter)  # type: ignore[arg-type]
             if used is not None and used.stale and id(optimizer) in used.optimizers and used.gradient() is parameter.grad:
                 name = self._names.get(id(optimizer), "optimizer")
-                raise ScriptError(f"{name}.step() would use the gradients of its last step again: they were not set to zero, so the "
-                                  f"new ones were added to them, as PyTorch does; add `{name}.zero_grad()` after `{name}.step()` "
+                raise ScriptError(f"{name}.step() would use the gradients of its last step again: they were not set to zero, so "
+                                  f"the new ones were added to them, as PyTorch does; add `{name}.zero_grad()` after `{name}.step()` "
                                   "(outside the loop over the slices)")
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:

@@ -61,5 +61,5 @@ def plain(name: str, values: dict[Any, Any]) -> PlainState:
     """A dictionary that was given to `job.share`."""
     for key in values:
         if not isinstance(key, str | int):
-            raise ScriptError(f"job.share({name}={{…}}) has the key {key!r}: keys of shared dictionaries are texts or whole numbers")
+            raise ScriptError(f"job.share({name}={{…}}) has the key {key!r}: keys of shared dictionaries are texts or integers")
     return PlainState(values)
