@@ -10,7 +10,7 @@ from made import SPEC, record
 
 from stretto.server.decisions.explain import explain
 from stretto.server.jobs.known import Known
-from stretto.server.jobs.state import Record
+from stretto.server.jobs.state import Record, fold
 from stretto.server.models import Explanation, JobState
 from stretto.server.spec import JobSpec
 
@@ -62,7 +62,7 @@ def test_a_job_that_waits_for_an_end_says_whose_and_when() -> None:
     assert found.sentence.endswith("when 'char' should end and to finish in 140 s.") or "and to finish in 2 min." in found.sentence
     runs = say(record(spec=spec, wanted=1, workers=1), [OTHER], known=own)
     assert runs.sentence == "'digits' has 1 worker of at most 4: the other slots belong to 'char' (4); expected to finish in 2 min."
-    assert runs.would_change[0] == "one of 'char' (4) ends or shrinks"
+    assert runs.would_change[0] == "'char' (4) ends or shrinks"
 
 
 def test_those_who_wait_take_their_turns_and_an_unknown_length_gives_no_expected_start() -> None:
@@ -104,8 +104,51 @@ def test_a_quota_is_named_as_what_holds_a_job_back() -> None:
 def test_a_job_that_can_never_start_is_told_so() -> None:
     spec = SPEC.model_copy(update={"elastic": SPEC.elastic.model_validate({"min": 8, "max": 8})})
     found = say(record(spec=spec, state=JobState.QUEUED), [])
-    assert "will not start" in found.sentence
+    assert found.sentence == "'digits' can never run here: it needs 8 slots, the cluster has 4."
     assert (found.constraint, found.expected_start) == ("minimum", None)
+    assert found.would_change == ["a smaller elastic.min", "nodes with at least 8 slots in all"]
+    pinned = say(record(state=JobState.QUEUED, wish=5, pinned=True), [])
+    assert pinned.sentence == "'digits' can never run here: it is pinned to 5 slots, the cluster has 4."
+    quota = say(record(spec=spec, state=JobState.QUEUED), [], slots=16, quota=6)
+    assert quota.sentence == "'digits' can never run here: it needs 8 slots, tenant 'default' may hold 6 (--quota)."
+    assert quota.constraint == "quota"
+
+
+def test_a_job_of_one_size_can_only_end_to_make_room() -> None:
+    fixed = replace(OTHER, spec=named("d", elastic={"min": 4, "max": 4}))
+    assert say(record(state=JobState.QUEUED), [fixed]).would_change[0] == "'d' (4) ends"
+    assert say(record(state=JobState.QUEUED), [OTHER], resizes=False).would_change[0] == "'char' (4) ends", "no policy shrinks it"
+    fixed = replace(fixed, id="j-dddddddddddd", spec=named("e", elastic={"min": 2, "max": 2}), wanted=2)
+    both = [replace(OTHER, wanted=2), fixed]
+    assert say(record(state=JobState.QUEUED), both).would_change[0] == "one of 'char' (2) and 'e' (2) ends or shrinks"
+
+
+def test_nothing_is_foretold_of_a_job_that_has_only_been_started() -> None:
+    starting = replace(OTHER, spec=named("d", elastic={"min": 4, "max": 4}), state=JobState.STARTING, started_at=None)
+    found = say(record(state=JobState.QUEUED), [starting], lasted=lambda _: 0.2)
+    assert (found.expected_start, found.expected_finish) == (None, None)
+    assert found.sentence.endswith("; when it can start is not known until 'd' has trained for a while.")
+    trains = replace(starting, state=JobState.RUNNING, started_at=900.0)
+    knowns = {trains.id: Known(step=100, steps_per_s=2.0, left=6400, batch=64)}
+    assert say(record(state=JobState.QUEUED), [trains], knowns=knowns).expected_start == 1050.0, "a control: now its speed is known"
+    soon = say(record(state=JobState.QUEUED), [], lasted=lambda _: 0.2)
+    assert soon.sentence.endswith("expected to start at the next decision and to finish in less than a second.")
+
+
+def test_a_paused_job_says_by_whom_and_since_when() -> None:
+    grown = record(reason="grown from 1 to 2: worth its pause of 0.5 s", wanted=2, workers=2)
+    pausing = fold(grown, "pausing", {"by": "user", "who": "ada"}, 1_800_000_000.0)
+    paused = fold(pausing, "paused", {"by": "user"}, 1_800_000_060.0)
+    assert (pausing.reason, paused.reason) == ("", ""), "that of its last growth is gone"
+    assert paused.pause == "paused by 'ada' at 2027-01-15 08:00 UTC"
+    assert say(paused, []).sentence == "'digits' is paused by 'ada' at 2027-01-15 08:00 UTC; it holds its place and no slots."
+    assert say(pausing, []).sentence == "'digits' is pausing: paused by 'ada' at 2027-01-15 08:00 UTC."
+    queued = fold(record(state=JobState.QUEUED), "paused", {"by": "user"}, 1_800_000_000.0)
+    assert queued.pause == "paused by its user at 2027-01-15 08:00 UTC"
+    costly = fold(fold(grown, "pausing", {"by": "price"}, 1_800_000_000.0), "paused", {"by": "price"}, 1_800_000_001.0)
+    assert (costly.pause, say(costly, []).constraint) == (
+        "paused at 2027-01-15 08:00 UTC: it has cost what price_limit allows", "price")
+    assert fold(paused, "resumed", {}, 1_800_000_100.0).pause == ""
 
 
 def test_other_tenants_jobs_are_counted_and_not_named() -> None:

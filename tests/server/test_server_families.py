@@ -160,3 +160,21 @@ def test_of_those_who_wait_the_one_with_fewer_steps_goes_first_where_its_family_
     unknown = replace(both, jobs=[replace(job, remaining=None, done=None, finished=()) for job in both.jobs], paces={})
     assert decide(unknown, Models().add(unknown), None).places == {long: (("node0", 1),)}, "a control: else as they came"
     close_server(server)
+
+
+def test_no_policy_sees_a_job_that_can_never_run(home: Path) -> None:
+    """It would be waited for (FIFO's patience), and others would be set back to the queue for it."""
+    server = open_server(home)
+    large, small = "j-eeeeeeeeeeee", "j-ffffffffffff"
+    slots = sum(node.slots for node in server.cluster.nodes())
+    spec = {"name": "large", "run": ["python", "train.py"], "elastic": {"min": slots + 1, "max": slots + 1}}
+
+    async def lives() -> None:
+        await server.book.append(large, [Draft("submitted", "", {"id": large, "tenant": "default", "spec": spec})])
+        await server.book.append(small, [waiting(small, steps=10)])
+
+    asyncio.run(lives())
+    server.decider.impossible = server.decider._impossible()
+    assert server.decider.impossible == {large: f"can never run here: it needs {slots + 1} slots, the cluster has {slots}"}
+    assert [job.name for job in server.decider._snapshot().jobs] == [small]
+    close_server(server)

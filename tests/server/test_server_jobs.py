@@ -96,6 +96,17 @@ def test_a_pinned_job_gets_exactly_that_many_without_a_restart(server: Running) 
         assert client.wait(made.id, timeout_s=120).state == "cancelled"
 
 
+def test_a_job_that_can_never_run_says_so_and_is_in_nobodys_way(server: Running) -> None:
+    with server.client() as client:
+        large = client.submit(job("large", least=9, most=9)).id
+        until(lambda: client.job(large).reason, what="there was a decision")
+        assert client.job(large).reason == "can never run here: it needs 9 slots, the cluster has 8"
+        assert client.explain(large).sentence == "'large' can never run here: it needs 9 slots, the cluster has 8."
+        assert client.wait(client.submit(job("small", steps=2)).id, timeout_s=120).state == "finished"
+        assert client.job(large).state == "queued"
+        client.cancel(large)
+
+
 def test_a_paused_job_gives_its_slots_back_and_goes_on_later(server: Running) -> None:
     with server.client() as client:
         made = client.submit(job("pausing", **LONG))
@@ -103,6 +114,9 @@ def test_a_paused_job_gives_its_slots_back_and_goes_on_later(server: Running) ->
         client.pause(made.id)
         until(lambda: client.job(made.id).state == "paused", what="it is paused")
         assert client.job(made.id).nodes == {}
+        reason = client.job(made.id).reason
+        assert reason.startswith(f"paused by '{client.me().name}' at 20"), "not why it has grown before"
+        assert reason in client.explain(made.id).sentence
         with pytest.raises(ServerError, match="is paused") as caught:
             client.pause(made.id)
         assert caught.value.status == 409

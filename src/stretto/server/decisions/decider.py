@@ -18,7 +18,7 @@ from stretto.scheduling.words import Node, Placement, size
 from stretto.server.conductor import Conductor
 from stretto.server.decisions.fitting import FIXED_SIZES, fit, make_room
 from stretto.server.decisions.policies import Answer, Runner, Snapshot
-from stretto.server.decisions.snapshot import SCHEDULED, job_view, nodes_view, places_view, turns, without_held
+from stretto.server.decisions.snapshot import SCHEDULED, job_view, never, nodes_view, places_view, turns, without_held
 from stretto.server.jobs.ending import next_run
 from stretto.server.jobs.state import Conflict, Draft, Record
 from stretto.server.models import ACTIVE, JobState
@@ -46,6 +46,8 @@ class Decider:
     last: int | None = None
     last_at: float | None = None
     reasons: dict[str, str] = field(default_factory=dict)
+    impossible: dict[str, str] = field(default_factory=dict)
+    """Jobs that no decision can start, and why: no policy sees them, so none keeps others waiting for them."""
     alarm: str | None = None
     _idle_at: float = 0.0
 
@@ -65,6 +67,7 @@ class Decider:
 
     async def decide(self, why: str) -> None:
         begun = time.perf_counter()
+        self.impossible = self._impossible()
         snapshot = self._snapshot()
         try:
             answer = await self.runner.decide(snapshot)
@@ -77,15 +80,22 @@ class Decider:
         await self.conductor.clear("policy")
         answer = replace(answer, reasons=self._reasons(snapshot, answer))
         changes = await self._carry_out(snapshot, answer)
-        self.reasons = dict(answer.reasons)
+        self.reasons = {**answer.reasons, **self.impossible}
         await self._write(why, seconds, changes)
         await self.conductor.apply()
         if changes:
             self.conductor.hub.allocated()
 
+    def _impossible(self) -> dict[str, str]:
+        conductor = self.conductor
+        slots = sum(node.slots for node in conductor.cluster.nodes())  # a cordoned node may come back: that is not never
+        waiting = conductor.book.with_state(JobState.QUEUED)
+        found = {one.id: never(one, conductor.book.known[one.id], slots=slots, quota=conductor.settings.quota) for one in waiting}
+        return {job: words for job, words in found.items() if words}
+
     def _snapshot(self) -> Snapshot:
         conductor = self.conductor
-        records = conductor.book.with_state(*SCHEDULED)
+        records = [one for one in conductor.book.with_state(*SCHEDULED) if one.id not in self.impossible]
         leaving = conductor.book.with_state(*(ACTIVE - SCHEDULED))
         nodes = nodes_view(conductor.cluster.nodes(), cordoned=self.cordoned)
         known = conductor.book.known
@@ -210,7 +220,8 @@ class Decider:
         return {(one.id, node): (one.tenant, one.name, count) for one in active for node, count in one.nodes.items()}
 
     def reason(self, record: Record) -> str:
-        return self.reasons.get(record.id, record.reason)
+        """Why it has its size or waits; of a job that is paused, who paused it: no decision is about it any more."""
+        return self.reasons.get(record.id, record.reason) if record.state in SCHEDULED else record.pause or record.reason
 
 
 def _seated(record: Record, snapshot: Snapshot) -> bool:

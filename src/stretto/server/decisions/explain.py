@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from stretto.core.text import quantity
 from stretto.server.decisions.forecast import Asked, Forecast, before, forecast
-from stretto.server.decisions.snapshot import limits
+from stretto.server.decisions.snapshot import limits, never
 from stretto.server.jobs.known import Known
 from stretto.server.jobs.state import Record
 from stretto.server.jobs.work import note
@@ -34,6 +34,10 @@ class Scene:
     quota: int | None
     steps: int = 0
     """That it has committed."""
+    never: str = ""
+    """Why it can never run."""
+    shrink: bool = True
+    """Whether one of those who hold slots may be given fewer."""
 
     @property
     def name(self) -> str:
@@ -45,6 +49,12 @@ class Scene:
             f"'{one.name}' ({one.workers})" if one.job.startswith("j-") else f"{one.name} ({one.workers})" for one in self.competing
         ]
         return ", ".join(names[:-1]) + (" and " if len(names) > 1 else "") + names[-1] if names else "nobody"
+
+    @property
+    def room(self) -> str:
+        """What would make room."""
+        names = self.others if len(self.competing) < 2 else f"one of {self.others}"
+        return f"{names} ends or shrinks" if self.shrink else f"{names} ends"
 
     @property
     def note(self) -> str:
@@ -88,17 +98,21 @@ def explain(
     least, most, why = limits(record, known)
     free = max(0, slots - record.wanted - sum(other.wanted for other in held))
     own = quota - sum(other.wanted for other in held if other.tenant == record.tenant) if quota is not None else None
-    scene = Scene(record, least, most, why, slots, free, _competitors(held, tenant), reason, own, known.step)
+    shrink = resizes and any(limits(other, knowns[other.id])[0] < other.wanted for other in held)
+    scene = Scene(record, least, most, why, slots, free, _competitors(held, tenant), reason, own, steps=known.step, shrink=shrink,
+                  never=never(record, known, slots=slots, quota=quota))  # fmt: skip
     said = _say(scene)
 
     def lasts(one: Record) -> float | None:
+        if one.state is JobState.STARTING:
+            return None  # it has no speed before its first step, and what it had in another life is not this one's
         left = (known if one.id == record.id else knowns[one.id]).remaining_s(steps=one.spec.steps)
         return lasted(one) if left is None and one.started_at is None else left
 
     asked = Asked(slots, now, resizes, lambda one: least if one.id == record.id else limits(one, knowns[one.id])[0], lasts)
     ahead = before(record, others)
-    expected = forecast(record, held=held, ahead=ahead, asked=asked)
-    sentence = f"{said.text}{_when(record, expected, [*held, *ahead], now, tenant)}."
+    expected = Forecast() if scene.never else forecast(record, held=held, ahead=ahead, asked=asked)
+    sentence = f"{said.text}{_when(record, expected, [*held, *ahead], now, tenant, never=bool(scene.never))}."
     if alarm and record.state in (JobState.QUEUED, JobState.RUNNING):
         sentence += f" The last decision failed and sizes were kept: {alarm}."
     return Explanation(
@@ -138,8 +152,8 @@ def _say(scene: Scene) -> Said:
         case JobState.CANCELLED:
             return Said(f"{name} was cancelled", "ended")
         case JobState.PAUSED | JobState.PAUSING:
-            who = {"price": ": it has cost what price_limit allows", "user": " by its user"}.get(record.paused_by or "", "")
-            text = f"{name} is {record.state}{who}; it holds its place and no slots"
+            text = f"{name} is {record.state if record.state is JobState.PAUSING else record.pause or 'paused'}"
+            text += "; it holds its place and no slots" if record.state is JobState.PAUSED else f": {record.pause}"
             return Said(text, "price" if record.paused_by == "price" else "paused", (f"`stretto resume {record.id}`",))
         case JobState.CANCELLING:
             return Said(f"{name} is being cancelled: its workers stop at the next step boundary", "ended")
@@ -154,10 +168,10 @@ def _say(scene: Scene) -> Said:
 
 def _say_queued(scene: Scene) -> Said:
     name, least, slots, free = scene.name, scene.least, scene.slots, scene.free
-    if least > slots:
-        kind = "is pinned to" if scene.why == "pinned" else "needs at least"
-        text = f"{name} waits and will not start: it {kind} {quantity(least, 'worker')}, the cluster has {quantity(slots, 'slot')}"
-        return Said(text, "minimum", ("a smaller elastic.min", f"nodes with at least {least} slots in all"))
+    if scene.never:
+        change = f"nodes with at least {least} slots in all" if least > slots else "a larger --quota"
+        fewer = f"`stretto scale {scene.record.id} 0` frees it" if scene.why == "pinned" else "a smaller elastic.min"
+        return Said(f"{name} {scene.never}", "minimum" if least > slots else "quota", (fewer, change))
     if scene.quota is not None and scene.quota < least:
         left = max(0, scene.quota)
         whose = f"the quota of tenant '{scene.record.tenant}'"
@@ -168,7 +182,7 @@ def _say_queued(scene: Scene) -> Said:
         return Said(text, "policy", ("the next decision",))
     needs = f"it needs {quantity(least, 'slot')}, {free} of {slots} free"
     text = f"{name} waits: {needs}; the others belong to {scene.others}{scene.tail}"
-    return Said(text, "slots", (f"one of {scene.others} ends or shrinks", "a higher priority", quantity(least - free, "more slot")))
+    return Said(text, "slots", (scene.room, "a higher priority", quantity(least - free, "more slot")))
 
 
 def _say_running(scene: Scene) -> Said:
@@ -194,18 +208,24 @@ def _say_running(scene: Scene) -> Said:
         return Said(f"{name} has {has}{moving}: that is its maximum", "maximum", ("a larger elastic.max",))
     if scene.competing and scene.free <= 0:
         text = f"{name} has {has} of at most {most}{moving}: the other slots belong to {scene.others}{scene.tail}"
-        return Said(text, "slots", (f"one of {scene.others} ends or shrinks", "a higher priority", "more slots"))
+        return Said(text, "slots", (scene.room, "a higher priority", "more slots"))
     text = f"{name} has {has} of at most {most}{moving}{scene.tail or ': more would not pay, says the policy'}"
     return Said(text, "policy", ("a changed model or progress of the job", f"`stretto scale {record.id} {most}`"))
 
 
-def _when(record: Record, expected: Forecast, others: Sequence[Record], now: float, tenant: str | None) -> str:
+def _when(
+    record: Record, expected: Forecast, others: Sequence[Record], now: float, tenant: str | None, *, never: bool
+) -> str:  # fmt: skip
     """The expected start of a job that waits, and the expected finish, as the end of the sentence."""
     words = ""
     if record.state is JobState.QUEUED and expected.start is not None:
         names = [f"'{one.name}'" for one in others if one.id in expected.after and tenant in (None, one.tenant)]
         room = f", when {' and '.join(names)} should end" if 0 < len(names) <= MOST_NAMED else ""
         words = f"; expected to start {f'in {_span(expected.start - now)}{room}' if expected.after else 'at the next decision'}"
+    elif record.state is JobState.QUEUED and not never and (starting := [one for one in others if one.state is JobState.STARTING]):
+        names = [f"'{one.name}'" for one in starting if tenant in (None, one.tenant)][:MOST_NAMED]
+        have = "have" if len(names) > 1 else "has"
+        words = f"; when it can start is not known until {' and '.join(names) or 'what is starting'} {have} trained for a while"
     if not record.state.ended and expected.finish is not None:
         joint = " and to finish" if words else "; expected to finish"
         words += f"{joint} in {_span(expected.finish - now)}"
@@ -214,6 +234,8 @@ def _when(record: Record, expected: Forecast, others: Sequence[Record], now: flo
 
 def _span(seconds: float) -> str:
     seconds = max(0.0, seconds)
+    if seconds < 1:
+        return "less than a second"
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -8,6 +8,7 @@ from typing import Any
 from stretto.batching.goodput import BatchRange, GoodputModel
 from stretto.batching.throughput import Observation, ThroughputModel, fit
 from stretto.clusters.base import NodeInfo
+from stretto.core.text import quantity
 from stretto.scheduling.words import Job, Node, Placement
 from stretto.server.decisions.paying import paying
 from stretto.server.jobs.known import Known, finite
@@ -40,6 +41,17 @@ def limits(record: Record, known: Known) -> tuple[int, int, str]:
         most = paying(speeds, efficiency=bar, least=elastic.min, most=elastic.max, have=record.wanted)
         return elastic.min, most, "autoscale" if most < elastic.max else ""
     return elastic.min, elastic.max, ""
+
+
+def never(record: Record, known: Known, *, slots: int, quota: int | None) -> str:
+    """Why this job can never run as things are; empty if it can."""
+    least, _, why = limits(record, known)
+    needs = f"{'is pinned to' if why == 'pinned' else 'needs'} {quantity(least, 'slot')}"
+    if least > slots:
+        return f"can never run here: it {needs}, the cluster has {slots}"
+    if quota is not None and least > quota:
+        return f"can never run here: it {needs}, tenant '{record.tenant}' may hold {quota} (--quota)"
+    return ""
 
 
 def job_view(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from stretto.core.errors import StrettoError
@@ -64,6 +65,10 @@ class Record:
     changed_at: float | None = None
     """When its allocation changed last: cool-downs count from here."""
     paused_by: str | None = None
+    """`user`, `price` or `policy`."""
+    paused_at: float | None = None
+    paused_who: str = ""
+    """The name of the token that asked for it."""
     digest: str | None = None
     error: str | None = None
     reason: str = ""
@@ -71,6 +76,18 @@ class Record:
     @property
     def name(self) -> str:
         return self.spec.name
+
+    @property
+    def pause(self) -> str:
+        """Who paused it, and when; empty where nobody did."""
+        if self.state not in (JobState.PAUSING, JobState.PAUSED) or self.paused_by is None:
+            return ""
+        when = f" at {datetime.fromtimestamp(self.paused_at, UTC):%Y-%m-%d %H:%M} UTC" if self.paused_at is not None else ""
+        if self.paused_by == "policy":
+            return f"set back to the queue{when}: others go first"
+        if self.paused_by == "price":
+            return f"paused{when}: it has cost what price_limit allows"
+        return f"paused by {repr(self.paused_who) if self.paused_who else 'its user'}{when}"
 
     def document(self) -> dict[str, Any]:
         fields = {name: getattr(self, name) for name in self.__slots__ if name not in ("spec", "state")}
@@ -151,17 +168,19 @@ def _changed(record: Record, data: dict[str, Any], _t: float) -> Record:
     return replace(after, wish=None, pinned=False) if "wish" in data else after
 
 
-def _pausing(record: Record, data: dict[str, Any], _t: float) -> Record:
+def _pausing(record: Record, data: dict[str, Any], t: float) -> Record:
     _need(record, frozenset({JobState.STARTING, JobState.RUNNING}), "paused")
-    return replace(record, state=JobState.PAUSING, paused_by=str(data["by"]))
+    return replace(record, state=JobState.PAUSING, paused_by=str(data["by"]), paused_at=t, paused_who=str(data.get("who", "")),
+                   reason="")  # fmt: skip
 
 
-def _paused(record: Record, _data: dict[str, Any], t: float) -> Record:
+def _paused(record: Record, data: dict[str, Any], t: float) -> Record:
     """All processes are gone. By its user: until it is resumed; by the policy: back in the queue."""
     _need(record, frozenset({JobState.PAUSING, JobState.QUEUED}), "set aside")
-    by = record.paused_by if record.state is JobState.PAUSING else "user"
-    state = JobState.QUEUED if by == "policy" else JobState.PAUSED
-    return replace(record, state=state, workers=0, wanted=0, nodes={}, changed_at=t)
+    if record.state is not JobState.PAUSING:
+        record = replace(record, paused_by="user", paused_at=t, paused_who=str(data.get("who", "")))
+    state = JobState.QUEUED if record.paused_by == "policy" else JobState.PAUSED
+    return replace(record, state=state, workers=0, wanted=0, nodes={}, changed_at=t, reason="")
 
 
 def _resumed(record: Record, _data: dict[str, Any], _t: float) -> Record:

@@ -193,7 +193,8 @@ async def pause(who: Who, response: Response, job: JobId, if_match: IfMatch = No
     """Gives its slots back at the next step boundary."""
     record = who.record(job)
     kind = "paused" if record.state is JobState.QUEUED else "pausing"
-    draft = Draft(kind, "paused in the queue" if kind == "paused" else "pausing at the next step boundary", {"by": "user"})
+    draft = Draft(kind, "paused in the queue" if kind == "paused" else "pausing at the next step boundary",
+                  {"by": "user", "who": who.token.name})
     return await _append(who, response, record, draft, if_match)
 
 
