@@ -248,8 +248,8 @@ def test_an_evaluation_covers_every_sample_once():
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("job.loader(TensorDataset(x, y), batch_size=4)", ["batch_size=4", "slices=8", "raise batch_size"]),
-        ("job.loader(TensorDataset(x, y), batch_size=12)", ["batch_size=12", "8 or 16"]),
+        ("job.loader(TensorDataset(x, y), batch_size=4)", ["batch_size=4", "slices=8", "use slices=4, or batch_size=8 or more"]),
+        ("job.loader(TensorDataset(x, y), batch_size=12)", ["batch_size=12", "use slices=4, or batch_size=8 or 16"]),
         ("job.loader(TensorDataset(x, y), batch_size=128)", ["64 samples", "batch_size=128", "tail='keep'"]),
         ("job.loader(TensorDataset(x, y), batch_size=8, slices=0)", ["slices=0"]),
         ("job.loader(TensorDataset(x, y), batch_size=8, tail='half')", ["tail='half'"]),
@@ -375,7 +375,7 @@ def test_two_training_loaders_are_swept_over_one_after_the_other():
     one, two = (job.loader(TensorDataset(x, y), batch_size=16) for _ in range(2))
     for a, b in zip(one, two):
         pass
-    """, "before step 0 of loader 0 has ended", "StackDataset")
+    """, "zip over a training loader", "StackDataset")
 
 
 def test_a_step_takes_log2_of_the_slices_and_two_buffers_of_the_gradients_size_and_later_steps_use_them_again():

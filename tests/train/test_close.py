@@ -27,7 +27,8 @@ def train(job, *, batch_size=16, rule=None, workers=0, epochs=1):
     job.share(model=model, optimizer=optimizer, lr_rule=rule)
     g = torch.Generator().manual_seed(1)
     x, y = torch.randn(256, 6, generator=g), torch.randint(0, 3, (256,), generator=g)
-    data = job.loader(torch.utils.data.TensorDataset(x, y), batch_size=batch_size, num_workers=workers)
+    data = job.loader(torch.utils.data.TensorDataset(x, y), batch_size=batch_size, num_workers=workers,
+                      persistent_workers=workers > 0)
     val = job.loader(torch.utils.data.TensorDataset(x, y), batch_size=64, train=False)
     for epoch in job.epochs(epochs):
         for step in data:

@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import Dataset, TensorDataset
 
+from stretto.train.data.arguments import Prefetch
 from stretto.train.data.permutation import Permutation
-from stretto.train.data.samples import Ahead, Source, Wanted, cut
+from stretto.train.data.prefetch import Ahead
+from stretto.train.data.samples import Source, Wanted, cut
 from stretto.train.randomness import mix
 
 
@@ -83,7 +85,7 @@ def test_a_tensor_dataset_is_read_at_once_with_the_same_result():
 @pytest.mark.parametrize("changes", [False, True])
 def test_prefetching_gives_the_same_samples_and_survives_a_change_of_share(changes):
     source = Source(Noisy(), seed=5, shuffle=True, collate=None)
-    ahead = Ahead(source, workers=2, pin_memory=False)
+    ahead = Ahead(source, Prefetch(workers=2))
 
     def upcoming(low: int, high: int, step: int, slice: int):
         epoch = 0

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from stretto.batching.plans import Policy, check, policy_of
+from stretto.batching.plans import Policy
 from stretto.batching.rules import Rule
 from stretto.core.beat import Activity, Beat
 from stretto.core.errors import Broken, ScriptError
@@ -18,8 +18,8 @@ from stretto.train.admission import Admission
 from stretto.train.catch_up import CatchUp
 from stretto.train.checkpoint.saver import Saver
 from stretto.train.consistency import Consistency
-from stretto.train.data.asked import asked_batch, asked_slices
-from stretto.train.data.loader import Loader, check_dataset, check_loader
+from stretto.train.data.arguments import arguments, prefetch, refuse_words
+from stretto.train.data.loader import Loader
 from stretto.train.entry.link import Link, Quiet
 from stretto.train.memory import Carried
 from stretto.train.metrics import reported
@@ -36,7 +36,6 @@ from stretto.train.sharing.shared import Shared
 from stretto.train.team import Left, Team
 from stretto.train.telling import Telling
 
-SLICES = 8
 EPOCH = 1 << 41
 """Keeps the random numbers of the code at the beginning of an epoch apart from those of steps."""
 LAST_SAVES = 3
@@ -158,43 +157,62 @@ class Job:
     def loader(
         self,
         dataset: Any,
-        *,
-        batch_size: int | Policy,
+        batch_size: int | Policy | None = None,
+        *positional: Any,
         slices: int | None = None,
         train: bool = True,
         tail: str | None = None,
+        drop_last: bool | None = None,
         shuffle: bool | None = None,
-        num_workers: int = 0,
+        reduction: str = "mean",
         collate_fn: Callable[[list[Any]], Any] | None = None,
+        num_workers: int = 0,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        timeout: float = 0,
         pin_memory: bool = False,
+        **others: Any,
     ) -> Loader:
-        """Global batches of `batch_size` samples, whatever the number of workers. `train=False` spreads an evaluation."""
+        """Global batches of `batch_size` samples, whatever the number of workers: `for step in loader: for x, y in step: …`.
+
+        dataset: anything with `len` and `[index]`: a Dataset, a list, an array, a tensor. Its length stays as it is.
+        batch_size: samples in a step over all workers, or `stretto.PerWorker(…)` or `stretto.Adaptive(…)`. May come by place.
+        slices: equal parts that every step is cut into, at most one worker each; 8. A part of what decides the bits.
+        train: True for training; False spreads an evaluation over the workers, without gradients.
+        tail: "drop" or "keep" an epoch's last, short batch. Training drops it, an evaluation keeps it.
+        drop_last: DataLoader's word for tail: True drops, False keeps.
+        shuffle: whether every epoch has an order of its own, from the job's seed. Training shuffles, an evaluation does not.
+        reduction: "mean" or "sum", as in the loss function: how a slice's loss comes from those of its samples.
+        collate_fn: makes a slice of a list of samples; by default torch.utils.data.default_collate.
+        num_workers: processes that read ahead, for each worker; 0 reads in the worker itself.
+        prefetch_factor: slices that each of those processes holds ready; 2.
+        persistent_workers: keep those processes over epochs. Without it they begin anew with each sweep over the loader and
+            see what the script has changed in the dataset; with it the dataset must stay as it is.
+        worker_init_fn: called in each of those processes, with its number. Seeds that it sets have no effect: random numbers
+            are set for each sample. It must not make samples differ from process to process.
+        multiprocessing_context: how those processes start: "fork", "spawn", "forkserver".
+        timeout: seconds to wait for a slice from them; 0 waits for ever.
+        pin_memory: copy slices to page-locked memory if torch finds an accelerator.
+
+        `sampler`, `batch_sampler`, `generator`, `in_order` and `pin_memory_device` are refused, with the way that exists.
+        The loader has `dataset`, `batch_size`, `num_workers`, `drop_last`, `collate_fn`, `reduction`, and `len(loader)` steps.
+        """
         self._check_open("job.loader")
-        check_dataset(dataset)
-        slices = asked_slices(slices)
-        if slices is None:
-            slices = self.slices or SLICES
-        if self.slices and slices != self.slices:
-            raise ScriptError(f"slices={slices} here and {self.slices} in an earlier loader: all loaders of a job have one number")
-        tail = tail or ("drop" if train else "keep")
-        if train:
-            batch_size = asked_batch(batch_size, slices=slices, samples=len(dataset))
-        policy = policy_of(batch_size)
-        if not isinstance(batch_size, int):
-            if not train:
-                raise ScriptError("an evaluation's batch_size is a whole number: how it is cut changes nothing that is trained")
-            check(policy, slices=slices, samples=len(dataset))
-        check_loader(len(dataset), policy.reference, slices, train=train, tail=tail)
-        self.slices = slices
-        loader = Loader(
-            self, dataset, number=len(self._loaders), batch=policy.reference, slices=slices, train=train, tail=tail,
-            shuffle=train if shuffle is None else shuffle, seed=self.seed, workers=num_workers, collate=collate_fn,
-            pin_memory=pin_memory,
+        refuse_words(positional, others)
+        given = arguments(
+            dataset, batch_size=batch_size, slices=slices, earlier=self.slices, train=train, tail=tail, drop_last=drop_last,
+            shuffle=shuffle, reduction=reduction, collate=collate_fn,
+            prefetch=prefetch(num_workers=num_workers, prefetch_factor=prefetch_factor, persistent_workers=persistent_workers,
+                              worker_init_fn=worker_init_fn, multiprocessing_context=multiprocessing_context, timeout=timeout,
+                              pin_memory=pin_memory),
         )
+        loader = Loader(self, given, number=len(self._loaders), seed=self.seed)
+        self._planning.use(loader, given.policy)
+        self.slices = given.slices
         self._loaders.append(loader)
         self._resources.callback(loader.close)
-        if train:
-            self._planning.use(loader, policy)
         if self._admission.done:
             self._telling.loader(loader)
         return loader
@@ -314,6 +332,7 @@ class Job:
             step.loader.committed(step)
         elif not step.opened:
             self._passes.open = None
+            step.loader.sweeps.check_left(step)
         step.loader.next_epoch()
 
     def _save_last(self) -> None:
@@ -327,9 +346,12 @@ class Job:
         """What a script must not do, noticed at the next boundary."""
         step, self._passes.open = self._passes.open, None
         if step is not None and not step.passes:
-            what = "was left early" if step.opened else "was never iterated over"
-            raise ScriptError(f"step {step.index} {what}: the loop over its slices must run to its end, so that every worker "
-                              "brings its part (use `continue` instead of `break`)")
+            if not step.opened:
+                raise ScriptError(f"step {step.index} was never iterated over: every step needs its loop `for x, y in step`, so "
+                                  "that every worker brings its part. To look at samples use loader.dataset[0]; to leave some "
+                                  "out, a Subset")
+            raise ScriptError(f"step {step.index} was left early: the loop over its slices must run to its end, so that every "
+                              "worker brings its part (use `continue` instead of `break`)")
         gradients = self._reducer.gradients if self._reducer is not None else None
         if torch.get_num_threads() != self._threads:
             raise ScriptError(f"this worker computes with {torch.get_num_threads()} threads, the job with {self._threads}, which "

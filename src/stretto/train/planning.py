@@ -77,6 +77,9 @@ class Planning:
         return self._policies.get(loader.number)
 
     def use(self, loader: Loader, policy: Policy) -> None:
+        if not loader.train:
+            return
+        self._check_mean(loader, policy, self.rule)
         number = loader.number
         self._policies[number] = policy
         self._since[number], self._largest[number], self._parts[number], self._room[number] = 0, 0, 1, None
@@ -87,7 +90,18 @@ class Planning:
         if self.rule is not None and rule != self.rule:
             raise ScriptError(f"lr_rule={rule!r} here and {self.rule!r} in an earlier job.share: a job has one rule, "
                               "for all of its optimizers")
+        for loader in self.job._loaders:
+            self._check_mean(loader, Fixed(loader.batch), rule)
         self.rule = rule
+
+    def _check_mean(self, loader: Loader, policy: Policy, rule: Rule | None) -> None:
+        """The noise scale, and all that follows it, is that of a mean: a sum's gradient grows with the batch."""
+        if loader.reduction == "mean" or (isinstance(policy, Fixed) and rule is None):
+            return
+        asked = f"lr_rule={rule!r}" if rule is not None else f"batch_size={policy!r}"
+        raise ScriptError(f"reduction='sum' and {asked}: the noise scale and the learning rate's rules are those of a mean, and a "
+                          "sum grows with the batch; let the loss be a mean (reduction='mean'), or keep a fixed batch without "
+                          "a rule")
 
     @property
     def active(self) -> bool:

@@ -6,12 +6,17 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import DataLoader, IterableDataset
+import torch
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from stretto.core.errors import ScriptError
 from stretto.core.slices import Span
-from stretto.train.data.samples import Ahead, Source, Wanted, cut
+from stretto.train.data.arguments import Arguments
+from stretto.train.data.datasets import check_length
+from stretto.train.data.prefetch import Ahead
+from stretto.train.data.samples import Source, Wanted, cut
 from stretto.train.data.step import Step
+from stretto.train.data.sweeps import Sweeps
 from stretto.train.randomness import seed_all
 from stretto.train.reduce.logs import Row
 from stretto.train.reduce.sums import Partial, add, joined, small
@@ -19,7 +24,6 @@ from stretto.train.reduce.sums import Partial, add, joined, small
 if TYPE_CHECKING:
     from stretto.train.job import Job
 
-TAILS = ("drop", "keep")
 SWEEP = 1 << 42
 """Keeps the random numbers of the code after a sweep apart from those of steps."""
 
@@ -27,29 +31,17 @@ SWEEP = 1 << 42
 class Loader:
     """Made by `job.loader`. Iterating over it gives the steps of one epoch."""
 
-    def __init__(
-        self,
-        job: Job,
-        dataset: Any,
-        *,
-        number: int,
-        batch: int,
-        slices: int,
-        train: bool,
-        tail: str,
-        shuffle: bool,
-        seed: int,
-        workers: int,
-        collate: Callable[[list[Any]], Any] | None,
-        pin_memory: bool,
-    ) -> None:
+    def __init__(self, job: Job, given: Arguments, *, number: int, seed: int) -> None:
         self.job = job
         self.number = number
-        self.batch = batch
-        self.slices = slices
-        self.train = train
-        self.tail = tail
-        self.source = Source(dataset, seed=seed, shuffle=shuffle, collate=collate)
+        self.batch = given.policy.reference
+        self.slices = given.slices
+        self.train = given.train
+        self.tail = given.tail
+        self.reduction = given.reduction
+        """How the script's loss comes from those of its samples: "mean" or "sum"."""
+        self.num_workers = given.prefetch.workers
+        self.source = Source(given.dataset, seed=seed, shuffle=given.shuffle, collate=given.collate)
         self.epoch = 0
         self.step = 0
         """Steps finished in this epoch."""
@@ -61,11 +53,30 @@ class Loader:
         """The sum over the steps of the last whole sweep of an evaluation, of everything given to `step.sum`."""
         self.gathered: dict[str, Any] = {}
         """Everything given to `step.gather` in the last whole sweep of an evaluation, in the order of its samples."""
-        self._ahead = Ahead(self.source, workers=workers, pin_memory=pin_memory) if workers else None
+        self._ahead = Ahead(self.source, given.prefetch) if given.prefetch.workers else None
         self._expected: tuple[Any, ...] | None = None
         self._skipped = 0
         """Sweeps that the others had finished, on a worker that catches up."""
-        self.reduction = "mean"
+        self._watched: Step | None = None
+        self._pinned = given.prefetch.pin_memory and torch.accelerator.is_available()
+        self.sweeps = Sweeps(self)
+
+    @property
+    def dataset(self) -> Any:
+        return self.source.dataset
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in a step over all workers, at present."""
+        return self.batch
+
+    @property
+    def drop_last(self) -> bool:
+        return self.tail == "drop"
+
+    @property
+    def collate_fn(self) -> Callable[[list[Any]], Any]:
+        return self.source.collate
 
     def __len__(self) -> int:
         """Steps in an epoch at the present batch size."""
@@ -107,7 +118,20 @@ class Loader:
         self.job._check_open("for step in loader")
         self.job._settle()
         self.job._admission.admit()
-        return self._training() if self.train else self._evaluation()
+        check_length(self.dataset, self.source.size)
+        return self.sweeps.sweep(self._training() if self.train else self._evaluation())
+
+    def begin_sweep(self) -> None:
+        if self._ahead is not None:
+            self._ahead.begin()
+            if not self._ahead.persistent:
+                self._expected = None
+
+    def end_sweep(self, *, early: bool) -> None:
+        if self._ahead is not None:
+            self._ahead.end()
+        if early:
+            self.repeat()
 
     def _training(self) -> Iterator[Step]:
         job = self.job
@@ -207,7 +231,13 @@ class Loader:
         """The samples of a slice, or of one of its parts, collated."""
         wanted = self.wanted(step, slice, part)
         if self._ahead is None or step.passes:
-            return self.source[wanted]
+            slice_ = self.source[wanted]
+            if self._ahead is not None:
+                self._ahead.watch()  # reading may have changed the dataset, which no script did
+            return pin_memory(slice_) if self._pinned else slice_
+        if self._watched is not step:
+            self._ahead.check()
+            self._watched = step
         share = self._share
         place = (share, self.batch, step.parts)
         if self._expected != place or slice == -1:
@@ -227,12 +257,15 @@ class Loader:
 
     def _upcoming(self, step: Step, slice: int) -> Iterator[Wanted]:
         """What this worker will need from here on if nothing changes."""
+        assert self._ahead is not None
         share = self._share
         epoch, first, start = step.epoch, step.first, slice
         for _ in itertools.count():
             left = self.source.size - first
             count = self.batch if left >= self.batch else (left if self.tail == "keep" else 0)
             if not count:
+                if not self._ahead.persistent:
+                    return  # the next sweep has processes of its own
                 epoch, first = epoch + 1, 0
                 continue
             for one in range(max(share.low, start), share.high):
@@ -244,34 +277,3 @@ class Loader:
             start = 0
             first += count
 
-
-def check_dataset(dataset: Any) -> None:
-    """Refuses what cannot be read by sample numbers."""
-    if isinstance(dataset, DataLoader):
-        raise ScriptError("job.loader got a DataLoader: give it the dataset and the global batch_size, it makes the batches itself")
-    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise ScriptError(f"job.loader got a {type(dataset).__name__}, which can only be read from its start: samples are read by "
-                          "their number, so that any worker can have any of them; give a dataset with __len__ and __getitem__")
-
-
-def check_loader(size: int, batch: int, slices: int, *, train: bool, tail: str) -> None:
-    """Refuses what cannot be trained on."""
-    if slices < 1:
-        raise ScriptError(f"slices={slices}: a step has at least one slice; leave slices= out for the default of 8")
-    if tail not in TAILS:
-        raise ScriptError(f"tail={tail!r}: an epoch's last, short batch is either dropped or kept: tail='drop' or tail='keep'")
-    if size < 1:
-        raise ScriptError("the dataset is empty")
-    if not train:
-        if batch < 1:
-            raise ScriptError(f"batch_size={batch}: at least 1")
-        return
-    if batch < slices:
-        raise ScriptError(f"batch_size={batch} is smaller than slices={slices}: each slice needs a sample; "
-                          f"raise batch_size to at least {slices} or lower slices= in job.loader(...)")
-    if batch % slices:
-        raise ScriptError(f"batch_size={batch} cannot be cut into slices={slices} equal parts: "
-                          f"use {batch // slices * slices} or {-(-batch // slices) * slices}")
-    if size < batch and tail == "drop":
-        raise ScriptError(f"the dataset has {size} samples, fewer than batch_size={batch}, and tail='drop' drops them all: "
-                          "lower batch_size or use tail='keep'")

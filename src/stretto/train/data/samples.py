@@ -1,21 +1,18 @@
-"""Reading samples: which ones a slice has, and fetching them, in this process or ahead of time in others.
-
-Prefetching goes through one torch DataLoader that lives as long as the loader. It is fed with the slices that this worker will
-probably need next; when the roster changes, what was asked for in vain is dropped on arrival, and nothing is rebuilt.
-"""
+"""Reading samples: which ones a slice has, and fetching them."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from stretto.train.data.permutation import Permutation
+from stretto.train.data.repeatable import check_collated, check_sample, prints, random_state, set_random_state
 from stretto.train.randomness import seed_all
 
 AUGMENT = 0x5A3D
@@ -56,6 +53,8 @@ class Source(Dataset[Any]):
         self.shuffle = shuffle
         self.collate = collate or default_collate
         self.whole = collate is None and type(dataset) is TensorDataset
+        self.proven = False
+        """Whether a slice was read twice and came out alike."""
         self._order: tuple[int, Permutation] | None = None
 
     def indices(self, wanted: Wanted) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -71,72 +70,36 @@ class Source(Dataset[Any]):
         if self.whole:
             chosen = torch.from_numpy(indices)
             return [tensor[chosen] for tensor in self.dataset.tensors]
-        return self.collate([self._sample(wanted.epoch, int(index)) for index in indices])
+        if not self.proven:
+            return self._prove(wanted.epoch, indices.tolist())
+        return self.collate([self._sample(wanted.epoch, index) for index in indices.tolist()])
 
     def _sample(self, epoch: int, index: int) -> Any:
         seed_all(self.seed, AUGMENT, epoch, index)
         return self.dataset[index]
 
+    def _prove(self, epoch: int, indices: list[int]) -> Any:
+        """The first slice that is read: refused if its first sample, or the batch, is another one the second time."""
+        first = prints(self._sample(epoch, indices[0]))
+        samples = [self._sample(epoch, indices[0])]
+        check_sample(first, prints(samples[0]), dataset=self.dataset, index=indices[0])
+        samples += [self._sample(epoch, index) for index in indices[1:]]
+        if self.collate is not default_collate:
+            self._prove_collate(epoch, indices, samples)
+        self.proven = True
+        return self.collate(samples)
 
-class _Keyed(Dataset[Any]):
-    """Gives every answer the name of what was asked."""
+    def _prove_collate(self, epoch: int, indices: list[int], samples: list[Any]) -> None:
+        state = random_state()
+        first = prints(self.collate(self._copied(samples, epoch, indices)))
+        set_random_state(state)
+        second = prints(self.collate(self._copied(samples, epoch, indices)))
+        check_collated(first, second, collate=self.collate)
+        set_random_state(state)
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
-
-    def __getitem__(self, wanted: Wanted) -> tuple[Wanted, Any]:
-        return wanted, self.source[wanted]
-
-
-def _one_thread(_: int) -> None:
-    torch.set_num_threads(1)
-
-
-class Ahead:
-    """Fetches slices ahead of time in `workers` processes."""
-
-    def __init__(self, source: Source, *, workers: int, pin_memory: bool) -> None:
-        self._upcoming: Iterator[Wanted] = iter(())
-        self._loader: DataLoader[Any] | None = DataLoader(
-            _Keyed(source),
-            batch_size=None,
-            sampler=self,  # type: ignore[arg-type]
-            num_workers=workers,
-            prefetch_factor=2,
-            persistent_workers=True,
-            pin_memory=pin_memory,
-            worker_init_fn=_one_thread,
-        )
-        self._answers: Iterator[tuple[Wanted, Any]] | None = None
-        self._kept: dict[Wanted, Any] = {}
-
-    def __iter__(self) -> Iterator[Wanted]:
-        while True:
-            yield next(self._upcoming)
-
-    def expect(self, upcoming: Iterator[Wanted]) -> None:
-        """What will be asked for from now on, without end: called whenever the share, the batch or the place has changed."""
-        coming = list(itertools.islice(upcoming, len(self._kept)))
-        self._kept = {one: self._kept[one] for one in coming if one in self._kept}
-        self._upcoming = itertools.chain([one for one in coming if one not in self._kept], upcoming)
-
-    def get(self, wanted: Wanted) -> Any:
-        """The slice; what arrives before it is kept if its turn is still to come."""
-        if wanted in self._kept:
-            return self._kept.pop(wanted)
-        if self._answers is None:
-            if self._loader is None:
-                raise RuntimeError("this loader is closed")
-            self._answers = iter(self._loader)
-        for key, answer in self._answers:
-            if key == wanted:
-                self._kept = {one: held for one, held in self._kept.items() if one.order > wanted.order}
-                return answer
-            if key.order > wanted.order:
-                self._kept[key] = answer
-        raise RuntimeError("the prefetching processes ended")
-
-    def close(self) -> None:
-        """Ends the processes: torch does so when nobody holds the DataLoader and its iterator any more."""
-        self._answers = self._loader = None
-        self._kept = {}
+    def _copied(self, samples: list[Any], epoch: int, indices: list[int]) -> list[Any]:
+        """The samples once more: a collate_fn may take them apart."""
+        try:
+            return copy.deepcopy(samples)
+        except Exception:  # whatever a sample's own copying raises
+            return [self._sample(epoch, index) for index in indices]

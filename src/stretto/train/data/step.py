@@ -45,11 +45,17 @@ class Step:
         """What this pass has summed and gathered here so far; None where it has not."""
         self.slice: int | None = None
         self.opened = False
+        self.over = False
+        """Whether the loop over the loader has gone on, or was left."""
 
     def __iter__(self) -> Iterator[Any]:
         if self.slice is not None:
             raise ScriptError("this step is already being iterated over: use one loop at a time")
         self.loader.job._check_open("for … in step")
+        if self.over:
+            raise ScriptError(f"step {self.index} is over: its loop `for step in data` has gone on or was left (next(iter(data)) "
+                              "leaves it at once). Look at samples with loader.dataset[0]; train on the same batch over and over "
+                              "with job.loader(torch.utils.data.Subset(dataset, range(256)), 256)")
         self.opened = True
         return self.loader.job._passes.run(self)
 

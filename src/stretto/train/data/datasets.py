@@ -1,0 +1,136 @@
+"""Which datasets can be read by sample numbers. What cannot is refused by its name, with the way that exists."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from stretto.core.errors import ScriptError
+
+SHOWN = 6
+"""So many keys of a mapping are named at most."""
+PLAIN = (bool, int, float, str, bytes)
+FEW = 64
+"""A list of more values is data, not a setting."""
+
+
+def check_dataset(dataset: Any) -> int:
+    """Refuses what cannot be read by sample numbers. Its length."""
+    if isinstance(dataset, type):
+        raise ScriptError(f"job.loader got the class {dataset.__name__}: give it a dataset, such as {dataset.__name__}(...)")
+    if isinstance(dataset, DataLoader) or (hasattr(dataset, "collate_fn") and hasattr(dataset, "drop_last")):
+        raise ScriptError(f"job.loader got {named(dataset)}: give it the dataset and the global batch_size, it makes the "
+                          "batches itself")
+    if isinstance(dataset, Mapping):
+        _check_mapping(dataset)
+    if isinstance(dataset, str | bytes):
+        raise ScriptError(f"job.loader got the string {dataset!r}: give it the dataset itself, an object with __len__ and "
+                          "__getitem__")
+    if type(dataset).__module__.partition(".")[0] == "pandas":
+        raise ScriptError(f"job.loader got {named(dataset)} of pandas, whose [0] is not its first row: give it the rows, as "
+                          "TensorDataset(torch.tensor(frame.to_numpy())) or frame.to_dict('records')")
+    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise ScriptError(_in_order_only(dataset))
+    size = length(dataset)
+    if not size:
+        raise ScriptError("the dataset is empty: a loader needs at least one sample")
+    return size
+
+
+def length(dataset: Any) -> int:
+    """len(dataset), with a sentence instead of a traceback where it has none."""
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError) as error:
+        raise ScriptError(f"len() of the dataset ({type(dataset).__name__}) failed with {type(error).__name__}: {error}; "
+                          "samples are read by their number, so their number has to be known: give a dataset with __len__ and "
+                          "__getitem__") from error
+
+
+def check_length(dataset: Any, size: int) -> None:
+    """At the beginning of a sweep: the order of samples was made for `size` of them."""
+    now = length(dataset)
+    if now != size:
+        raise ScriptError(f"the dataset had {size} samples when its loader was made and has {now} now: which samples a step has "
+                          "follows from that number. Make a new job.loader(...) for each stage, before training begins, or keep "
+                          "the length and change what an index stands for")
+
+
+def named(value: Any) -> str:
+    """The type of a value with its article."""
+    name = type(value).__name__
+    return f"{'an' if name[:1] in 'AEIOaeio' else 'a'} {name}"
+
+
+def _check_mapping(dataset: Mapping[Any, Any]) -> None:
+    keys = list(dataset)
+    if keys and all(isinstance(key, int) for key in keys) and sorted(keys) == list(range(len(keys))):
+        return  # samples by number, in a dict
+    shown = ", ".join(repr(key) for key in keys[:SHOWN]) + (", …" if len(keys) > SHOWN else "")
+    values = [dataset[key] for key in keys]
+    if values and all(hasattr(value, "shape") for value in values):
+        raise ScriptError(f"job.loader got {named(dataset)} of columns ({shown}), which has no samples by number: put them side by "
+                          "side, as torch.utils.data.TensorDataset(*columns.values())")
+    first = next((key for key in keys if str(key) == "train"), keys[0] if keys else "train")
+    raise ScriptError(f"job.loader got {named(dataset)} with the splits {shown or 'none'}: give it one of them, as "
+                      f"job.loader(data[{first!r}], …)")
+
+
+def _in_order_only(dataset: Any) -> str:
+    if isinstance(dataset, Iterator):
+        return (f"job.loader got {named(dataset)}, which can be read only once and from its start: samples are read by their "
+                "number, so that any worker can have any of them; give list(...) of it, or a dataset with __len__ and __getitem__")
+    what = named(dataset)
+    if isinstance(dataset, IterableDataset) and type(dataset).__name__ != "IterableDataset":
+        what += " (an IterableDataset)"
+    missing = [name for name in ("__len__", "__getitem__") if not hasattr(dataset, name)]
+    lacks = f" (it has no {' and no '.join(missing)})" if missing else ""
+    return (f"job.loader got {what}{lacks}, which can only be read from its start: samples are read by "
+            "their number, so that any worker can have any of them; give a dataset with __len__ and __getitem__")
+
+
+def plain_attributes(dataset: Any, *, depth: int = 4) -> dict[str, Any]:
+    """What a script may change in a dataset: its attributes that are plain values or functions, and those of datasets inside."""
+    found: dict[str, Any] = {}
+    for name, value in _attributes(dataset):
+        if isinstance(value, Dataset):
+            inside = plain_attributes(value, depth=depth - 1) if depth else {}
+            found.update({f"{name}.{inner}": one for inner, one in inside.items()})
+        elif callable(value) and not isinstance(value, type):
+            found[name] = value
+        elif _plain(value):
+            found[name] = copy.copy(value)
+    return found
+
+
+def _attributes(dataset: Any) -> Iterator[tuple[str, Any]]:
+    for name, value in getattr(dataset, "__dict__", {}).items():
+        if isinstance(value, list | tuple) and 0 < len(value) <= FEW and all(isinstance(one, Dataset) for one in value):
+            yield from ((f"{name}[{place}]", one) for place, one in enumerate(value))
+        else:
+            yield name, value
+
+
+def changed(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, str, str] | None:
+    """The first attribute that both have and that differs: its name and both values."""
+    for name, value in now.items():
+        if name in before and before[name] is not value and (callable(value) or before[name] != value):
+            return name, _shown(before[name]), _shown(value)
+    return None
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, tuple | list | dict):
+        inside = list(value.values()) if isinstance(value, dict) else value
+        return len(inside) <= FEW and all(one is None or callable(one) or isinstance(one, PLAIN) for one in inside)
+    return value is None or isinstance(value, PLAIN)
+
+
+def _shown(value: Any) -> str:
+    if callable(value):
+        return getattr(value, "__qualname__", type(value).__name__)
+    text = repr(value)
+    return text if len(text) <= FEW else f"{text[:FEW]}…"

@@ -1,0 +1,117 @@
+"""Sweeps over a loader, in all the ways that a script may go about them: for, enumerate, tqdm, islice, zip, next(iter(data))."""
+
+from __future__ import annotations
+
+import dis
+import gc
+import itertools
+import sys
+import weakref
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+from stretto.core.errors import ScriptError
+from stretto.train.data.step import Step
+
+if TYPE_CHECKING:
+    from stretto.train.data.loader import Loader
+
+WRAPPERS = (enumerate, map, filter, itertools.chain, itertools.islice, zip)
+
+
+class Sweeps:
+    """The sweeps of one loader, one at a time."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._number = 0
+        self._taken = 0
+        """Steps that the present sweep has given."""
+        self._current: weakref.ref[Any] | None = None
+        self._by_hand = False
+        """Whether the present sweep's first step was drawn by next(...) and not by a loop."""
+
+    def sweep(self, steps: Iterator[Step]) -> Iterator[Step]:
+        watch = self._loader.train and not self._number and not _plain_loop(sys._getframe(2))
+        sweep = self._run(steps, watch)
+        self._current = weakref.ref(sweep)
+        return sweep
+
+    def _run(self, steps: Iterator[Step], watch: bool) -> Generator[Step]:
+        if watch and self._current is not None:
+            _check_wrappers(self._current())
+        self._number += 1
+        number, self._taken, self._by_hand = self._number, 0, _called(sys._getframe(1))
+        self._loader.begin_sweep()
+        step: Step | None = None
+        ended = False
+        try:
+            for step in steps:
+                self._taken += 1
+                yield step
+                step.over = self._loader.train
+                if self._number != number:
+                    raise ScriptError(f"two loops over loader {self._loader.number} at a time: its place is one; end the "
+                                      "first loop before the second begins, or make a loader for each")
+            ended = True
+        finally:
+            if isinstance(steps, Generator):
+                steps.close()
+            if self._number == number:
+                self._end(step, early=not ended)
+
+    def _end(self, step: Step | None, *, early: bool) -> None:
+        loader = self._loader
+        loader.end_sweep(early=early)
+        if step is not None and loader.train:
+            step.over = True
+        passes = loader.job._passes
+        if early and not loader.train and passes.open is step and step is not None and not step.opened:
+            passes.open = None  # a look at an evaluation
+
+    def check_left(self, step: Step) -> None:
+        """The sweep was left at a step that nobody had begun: refused if no loop did so, but next(iter(data))."""
+        if self._by_hand and self._taken == 1:
+            raise ScriptError(f"next(iter(data)) took step {step.index} out of its loop and left it, which ends an epoch: a "
+                              "training step belongs to all workers. To look at a batch use data.collate_fn([data.dataset[k] for "
+                              "k in range(8)]), or a loader with train=False")
+
+
+def _plain_loop(frame: Any) -> bool:
+    """Whether `iter` is a for statement's own, in this frame: nothing stands between the loop and the loader."""
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]] in ("GET_ITER", "GET_YIELD_FROM_ITER")
+
+
+def _called(frame: Any) -> bool:
+    """Whether this frame is calling a function, such as next."""
+    return "CALL" in dis.opname[frame.f_code.co_code[frame.f_lasti]]
+
+
+def _check_wrappers(sweep: Any) -> None:
+    """Refuses what counts the steps of this process: a worker that joins in the middle of an epoch would count from its own first.
+
+    Looks for who holds the sweep, which takes some hundredths of a second; once for each loader that is not simply looped over.
+    """
+    held: Any = sweep
+    for _ in range(4):
+        held = _holder(held)
+        if held is None:
+            return
+        if isinstance(held, itertools.islice):
+            raise ScriptError("itertools.islice over a training loader counts the steps of this process, and a worker that "
+                              "joins in "
+                              "the middle of an epoch would count from its own first: leave the loop instead, at a step that "
+                              "is the same for all: `if step.index + 1 == last: break` at the end of its body")
+        if isinstance(held, zip):
+            raise ScriptError("zip over a training loader: on a worker that joins in the middle of an epoch the other "
+                              "iterables would "
+                              "begin at their start. Give one loader both datasets (torch.utils.data.StackDataset), or take from "
+                              "the other by step.index")
+
+
+def _holder(held: Any) -> Any:
+    """The iterator that this one is wrapped into; a zip keeps those that it draws from in a tuple."""
+    holders = gc.get_referrers(held)
+    tuples = [one for one in holders if type(one) is tuple]
+    holders += [one for held_by in tuples for one in gc.get_referrers(held_by) if isinstance(one, zip)]
+    return next((one for one in holders if isinstance(one, WRAPPERS)), None)
