@@ -22,7 +22,7 @@ PEERS := $(VENV)/.peers
 BENCHMARKS := overhead exchange rescale start checkpoint resume policies server sharing dashboard noise straggler autoscale hosts
 
 .PHONY: help setup test-deps web pins lint format test test-long demo experiments bench bench-page clean \
-        test-core test-page test-again test-chaos test-sim test-durability test-hosts test-hosts-core test-hosts-chaos test-fuzz test-server-chaos \
+        test-core test-page test-again test-chaos test-exits test-sim test-durability test-hosts test-hosts-core test-hosts-chaos test-fuzz test-server-chaos \
         $(addprefix bench-,$(BENCHMARKS))
 
 help:
@@ -81,6 +81,9 @@ test-long: setup  ## the tests that take half a minute and more
 
 test-chaos: setup  ## N=200 random schedules of real processes: joins, leaves, kills, freezes; one digest
 	STRETTO_CHAOS_RUNS=$(or $(N),200) $(PYTEST) --timeout 0 tests/chaos $(ARGS)
+
+test-exits: setup  ## N=500 short scripts end beside a busy machine, each with the exit code that it should have
+	STRETTO_EXITS=$(or $(N),500) $(PYTEST) --timeout 0 tests/train/test_exits.py $(ARGS)
 
 test-sim: setup  ## SEEDS=20000 seeds of the simulated roster protocol
 	$(PY) -m stretto.simulation.rosters --seeds $(or $(SEEDS),20000) $(ARGS)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from launching import Launched, launcher
+from process_output import pytest_runtest_makereport  # noqa: F401
 
 # The suite gives the same answer twice: examples follow from the tests' text. STRETTO_EXPLORE=1 draws new ones.
 # A busy machine fails nothing: hypothesis' own limits on time are off.

@@ -135,7 +135,7 @@ def stretto(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> su
 
 
 def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(SOURCE), "COLUMNS": "200", **(extra or {})}
+    return {**os.environ, "PYTHONPATH": str(SOURCE), "COLUMNS": "200", "PYTHONFAULTHANDLER": "1", **(extra or {})}
 
 
 def gone(pid: int) -> bool:

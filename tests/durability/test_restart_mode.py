@@ -83,7 +83,8 @@ def test_a_stop_ends_all_ranks_in_order(start: Start) -> None:
     run = start("ddp", ("--nproc-per-node", "2"), ("--epochs", "1000", "--pause", "0.2"))
     run.until(lambda: "epoch 0 with 2" in said(run))
     pids = list(run.pids().values())
-    assert stretto("stop", "--runs", str(run.folder.path.parent), "job", cwd=run.folder.path).returncode == 0
+    stopped = stretto("stop", "--runs", str(run.folder.path.parent), "job", cwd=run.folder.path)
+    assert stopped.returncode == 0
     assert run.end() == 143
     assert run.result["state"] == "stopped"
     assert all(gone(pid) for pid in pids)

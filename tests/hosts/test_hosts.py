@@ -52,7 +52,7 @@ def test_an_audit_of_several_journals_finds_what_two_hosts_tell_differently(host
         one.start(host, "--slots", "1")
     one.until_workers(2)
     one.finish()
-    assert one.audit().returncode == 0
+    assert one.audit().returncode == 0, one.audit().stdout
     journal = one.agents[1].folder.journal
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     place = max(k for k, line in enumerate(lines) if line["kind"] == "commit")
