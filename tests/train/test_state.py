@@ -15,7 +15,7 @@ from torch import nn
 
 from stretto.core.errors import Refused, ScriptError
 from stretto.train.sharing.shared import Shared
-from stretto.train.sharing.state import digest, empty, flatten, load, spec, unflatten
+from stretto.train.sharing.state import as_bytes, digest, empty, flatten, load, spec, unflatten
 from stretto.train.sharing.transfer import PIECE_BYTES, SMALL_BYTES, pieces
 
 plain = st.recursive(
@@ -128,3 +128,10 @@ def test_two_models_of_other_shapes_do_not_look_alike():
     assert one.shape([]) != other.shape([])
     assert one.shape([]) == one.shape([])
     assert one.shape([]) != one.shape([[True, 8, 8, "drop", 64]])
+
+
+def test_one_element_with_a_stride_of_its_own_has_bytes():
+    column = torch.arange(12.0).view(3, 4)[:1, 2]
+    assert as_bytes(column).numpy().tobytes() == torch.tensor([2.0]).numpy().tobytes()
+    as_bytes(column).zero_()
+    assert column.item() == 0.0

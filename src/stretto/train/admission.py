@@ -77,6 +77,7 @@ class Admission:
             raise ScriptError("training began before any job.loader was made")
         if any(loader.train for loader in job._loaders):
             check_shared(job._shared)
+        job._torchmetrics.find(job._shared)
         job._reducer = Reducer(job.slices)
         job._resources.callback(job._reducer.close)
         job._planning.start()

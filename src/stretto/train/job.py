@@ -33,6 +33,7 @@ from stretto.train.reduce.reducer import Reducer
 from stretto.train.sharing.optimizer_hooks import OptimizerHooks
 from stretto.train.sharing.plain_state import State
 from stretto.train.sharing.shared import Shared
+from stretto.train.sharing.torchmetrics_state import TorchMetrics
 from stretto.train.team import Left, Team
 from stretto.train.telling import Telling
 
@@ -71,6 +72,7 @@ class Job:
         """Between the state that this worker was given and its first own step."""
         self._active: int | None = None
         """The training loader whose loop the script is in."""
+        self._torchmetrics = TorchMetrics()
         self._loaders: list[Loader] = []
         self._reducer: Reducer | None = None
         self._flags: list[bool] = []

@@ -96,18 +96,20 @@ class Passes:
         assert reducer is not None and reducer.buffers is not None
         self.open = step
         reducer.begin(scale=1.0, mean=1.0, train=False)
+        step.begin_pass()
         for move in reducer.program.moves:
             if not self._sizes(step)[move.slice]:
                 continue
             data = step.loader.fetch(step, move.slice)
             reducer.buffers.enter()
             seed_all(job.seed, self.moment(step), step.passes, move.slice)
-            step.slice = move.slice
+            step.enter_slice(move.slice)
             try:
                 yield data
             finally:
-                step.slice = None
+                step.leave_slice()
         reducer.buffers.restore()
+        step.finish_pass([step.pack()])
         rows = {int(k): row for k, row in step.drain().items()}
         step.passes += 1
         step.finish_pass([step.pack()])

@@ -54,6 +54,8 @@ class Loader:
         self.gathered: dict[str, Any] = {}
         """Everything given to `step.gather` in the last whole sweep of an evaluation, in the order of its samples."""
         self._ahead = Ahead(self.source, given.prefetch) if given.prefetch.workers else None
+        self._counted: dict[str, Any] = {}
+        """What the shared torchmetrics objects had counted at the end of the last sweep, while that is small."""
         self._expected: tuple[Any, ...] | None = None
         self._skipped = 0
         """Sweeps that the others had finished, on a worker that catches up."""
@@ -92,7 +94,7 @@ class Loader:
         """The position and what the last sweep of an evaluation found, as newcomers and checkpoints get them."""
         if self.train:
             return self.position
-        return {**self.position, "metrics": self.metrics, "sums": self.sums, **small(self.gathered)}
+        return {**self.position, "metrics": self.metrics, "sums": self.sums, **small(self.gathered), "torchmetrics": self._counted}
 
     @state.setter
     def state(self, held: dict[str, Any]) -> None:
@@ -101,6 +103,7 @@ class Loader:
         if "metrics" in held:  # checkpoints of version 0.1 have none
             self.metrics, self.sums = held["metrics"], held["sums"]
             self.gathered = Partial(held["gathered"], left_out=held["left_out"])
+            self._counted = held["torchmetrics"]
 
     def count(self) -> int:
         """Samples of the next step; 0 at the end of the epoch."""
@@ -210,6 +213,7 @@ class Loader:
             self.consumed += count
         self.metrics = {name: total / weight for name, (total, weight) in totals.items()}
         self.sums, self.gathered = sums, {name: joined(name, held) for name, held in chunks.items()}
+        self._counted = self.job._torchmetrics.snapshot()
         self.job._telling.swept(self)
         self.next_epoch()
         seed_all(self.job.seed, SWEEP, self.number)
@@ -219,6 +223,7 @@ class Loader:
         variables that the script fills in the loop."""
         yield Step(self, index=0, epoch=max(0, self.epoch - 1), first=0, count=min(self.batch, self.source.size))
         self.job._passes.open = None
+        self.job._torchmetrics.load_state_dict(self._counted)
         seed_all(self.job.seed, SWEEP, self.number)
 
     def wanted(self, step: Step, slice: int, part: int = 0) -> Wanted:

@@ -13,6 +13,7 @@ from stretto.train.data.samples import cut
 from stretto.train.randomness import mix
 from stretto.train.reduce.logs import Row, number
 from stretto.train.reduce.sums import GATHER, SUM, Tally, joined, total
+from stretto.train.sharing.torchmetrics_state import TorchMetrics
 
 if TYPE_CHECKING:
     from stretto.train.data.loader import Loader
@@ -99,6 +100,23 @@ class Step:
     def begin_pass(self) -> None:
         """A pass starts, for the first time or again: what an earlier try has recorded is dropped."""
         self.rows, self.tally = {}, None
+        self._torchmetrics.look_before(self.loader.number)
+
+    def enter_slice(self, unit: int) -> None:
+        """The script computes a slice, or a part of one."""
+        self.slice = unit
+        self._torchmetrics.enter_slice()
+
+    def leave_slice(self) -> None:
+        unit, self.slice = self.slice, None
+        found = self._torchmetrics.leave_slice()
+        if found and unit is not None:
+            self.tally = self.tally or Tally()
+            self.tally.take(unit, found)
+
+    @property
+    def _torchmetrics(self) -> TorchMetrics:
+        return self.loader.job._torchmetrics
 
     def pack(self) -> bytes:
         """What this worker has summed and gathered, for the others."""
@@ -109,11 +127,13 @@ class Step:
 
     def finish_pass(self, blobs: list[bytes]) -> None:
         """All workers' sums and lists are here."""
+        self._torchmetrics.look_after(self.loader.number)
         if not any(blobs):
             return
         found = total(blobs, units=self.loader.slices * self.parts)
         sums = {key[1]: value for key, value in found.items() if key[0] == SUM}
         gathered = {key[1]: joined(key[1], value) for key, value in found.items() if key[0] == GATHER}
+        self._torchmetrics.merge(found)
         self.sums, self.gathered = {**sums, **self.sums}, {**gathered, **self.gathered}
 
     @property
@@ -121,13 +141,6 @@ class Step:
         """An id of the order of samples that this step's are taken from, as this worker computes it."""
         source = self.loader.source
         return f"{mix(source.seed, self.loader.number, self.epoch, source.size, int(source.shuffle)):x}"
-
-    def enter_slice(self, unit: int) -> None:
-        """The script computes a slice, or a part of one."""
-        self.slice = unit
-
-    def leave_slice(self) -> None:
-        self.slice = None
 
     def units(self) -> list[int]:
         """Samples of every slice, or of every part of every slice, in their order."""

@@ -42,8 +42,10 @@ class Tally:
             raise ScriptError(f"step.gather({name}=…) was called twice in one slice: gather every name once a slice")
         held[unit] = [rows(name, values, samples=samples)]
 
-    def put(self, key: Key, unit: int, value: Any) -> None:
-        self._values.setdefault(key, {})[unit] = value
+    def take(self, unit: int, found: Iterable[tuple[Key, Any]]) -> None:
+        """States of metrics after a slice."""
+        for key, value in found:
+            self._values.setdefault(key, {})[unit] = value
 
     def pack(self, *, units: int, share: Span) -> bytes:
         """The sums of the complete subtrees of `share`, one of `units` units."""

@@ -16,12 +16,13 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from stretto.core.errors import ScriptError
 from stretto.train.sharing.plain_state import PlainState
+from stretto.train.sharing.torchmetrics_state import TorchMetrics
 
 if TYPE_CHECKING:
     from stretto.train.reduce.gradients import Gradients
     from stretto.train.sharing.shared import Shared
 
-PLAIN = (torch.nn.Module, torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler, PlainState)
+PLAIN = (torch.nn.Module, torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler, PlainState, TorchMetrics)
 """Kinds of objects that are known to hold no parameters or optimizers in their states beside their own."""
 
 

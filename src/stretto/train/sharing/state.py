@@ -89,6 +89,8 @@ def empty(described: list[Any], device: torch.device | None = None) -> torch.Ten
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """A flat view of a contiguous tensor's memory (a copy where it is not contiguous)."""
     flat = tensor.contiguous().reshape(-1)
+    if flat.numel() == 1:  # contiguous whatever its stride is, but a view of its bytes needs a stride of 1
+        flat = flat.as_strided((1,), (1,))
     return flat.view(torch.uint8) if flat.numel() else torch.empty(0, dtype=torch.uint8)
 
 

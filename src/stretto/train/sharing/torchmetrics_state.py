@@ -1,0 +1,319 @@
+"""torchmetrics objects that a job shares: what they count in slices is merged over all slices of all workers.
+
+A shared metric begins every slice with its default state. What the slice makes of it travels with the pass; when the pass is
+over, the slices' states are merged in their order and added to the state that all workers hold alike. So `compute()` outside of
+slices gives the value over everything, on every worker, and a pass that is repeated counts once.
+
+torchmetrics is never imported here: where the script has not imported it, there is nothing to find.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stretto.core.errors import ScriptError
+from stretto.train.reduce.sums import CARRIED_BYTES, Key, size
+
+if TYPE_CHECKING:
+    from stretto.train.sharing.shared import Shared
+
+SHARED_AS = "torchmetrics:states"
+"""The name under which the states are a part of the shared state; no keyword of `job.share` can be this."""
+COUNT = "#updates"
+CHUNKS = 64
+"""A list of more tensors than this that would be concatenated in the end is concatenated at once: states stay cheap to send."""
+LOOKS = 2
+"""Passes of each loader in which metrics that are not shared are looked for: the second finds those that the first has made."""
+SCRATCH = ("_computed", "_forward_cache", "_update_count")
+UNTOUCHED = object()
+"""Stands in a metric's forward cache from the beginning of a slice: `reset` puts None there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """A metric as it was before a slice."""
+
+    states: dict[str, Any]
+    count: int
+    computed: Any
+    cache: Any
+    numbers: dict[str, int | float]
+
+
+class TorchMetrics:
+    """The shared metrics of a job. Without any, every method does nothing."""
+
+    def __init__(self) -> None:
+        self._metrics: dict[str, Any] = {}
+        self._kinds: dict[str, dict[str, str]] = {}
+        """How each state of each metric is merged."""
+        self._outer: set[str] = set()
+        """Metrics with states that are in no other metric: those that scripts reset themselves."""
+        self._before: list[Before] = []
+        self._looks: dict[int, int] = {}
+        self._counts: dict[int, tuple[Any, int]] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._metrics)
+
+    def find(self, shared: Shared) -> None:
+        """Takes over the metrics among the shared objects and in the shared modules. Once, before training."""
+        package = sys.modules.get("torchmetrics")
+        if package is None:
+            return
+        known: set[int] = set()
+        for name, root in shared.modules:
+            for path, module in root.named_modules(prefix=name):
+                _check_kind(package, path, module)
+                if isinstance(module, package.MetricCollection):
+                    _without_groups(module)
+                if isinstance(module, package.Metric) and id(module) not in known:
+                    known.add(id(module))
+                    self._add(path, module)
+        if self._metrics:
+            shared.objects[SHARED_AS] = self
+
+    def _add(self, path: str, metric: Any) -> None:
+        self._metrics[path] = metric
+        # ClasswiseWrapper shows the states of the metric in it as its own.
+        inner = any(getattr(one, "_defaults", None) is metric._defaults for one in metric.children())
+        self._kinds[path] = {} if inner else {name: _kind(path, metric, name) for name in metric._defaults}
+        if self._kinds[path] and not any(path.startswith(f"{other}.") and self._kinds[other] for other in self._metrics):
+            self._outer.add(path)
+        # What all workers hold alike needs no other synchronisation.
+        metric.sync_on_compute = metric._to_sync = False
+        metric.distributed_available_fn = _never
+
+    # ---- slices
+
+    def enter_slice(self) -> None:
+        self._before = [_begin(metric, self._kinds[path]) for path, metric in self._metrics.items()]
+
+    def leave_slice(self) -> list[tuple[Key, Any]]:
+        """What the slice has counted. The metrics are again as they were before it."""
+        found: list[tuple[Key, Any]] = []
+        wrong: list[str] = []
+        before, self._before = self._before, []
+        for (path, metric), start in zip(self._metrics.items(), before, strict=False):
+            wrong += self._wrong(path, metric, start)
+            if metric._update_count:
+                found += self._states(path, metric)
+            for name, value in start.states.items():
+                setattr(metric, name, value)
+            metric._update_count, metric._computed, metric._forward_cache = start.count, start.computed, start.cache
+        if wrong and sys.exc_info()[0] is None:
+            raise ScriptError(wrong[0])
+        return found
+
+    def _states(self, path: str, metric: Any) -> Iterator[tuple[Key, Any]]:
+        yield ("state.sum", path, COUNT), metric._update_count
+        for name, kind in self._kinds[path].items():
+            value = getattr(metric, name)
+            if kind == "state.mean":
+                yield ("state.sum", path, name), value.detach() * metric._update_count
+            elif isinstance(value, torch.Tensor):
+                yield (kind, path, name), [value.detach()] if kind == "state.list" else value.detach()
+            else:
+                yield (kind, path, name), [one.detach() if isinstance(one, torch.Tensor) else one for one in value]
+
+    def _wrong(self, path: str, metric: Any, start: Before) -> Iterator[str]:
+        """What a slice must not do with a metric."""
+        if path in self._outer and metric._forward_cache is None:
+            yield (f"{path}.reset() was called inside the loop over the slices, where a metric has counted this slice alone: call "
+                   f"it before the loop over the steps; for the value of one slice call the metric itself, {path}(…)")
+        for name, value in start.numbers.items():
+            if getattr(metric, name) != value:
+                yield (f"{path} is a {type(metric).__name__}, which counts in {name}, outside of its states: that cannot be merged "
+                       "over slices; use another metric, or give it what step.gather collects, after the pass")
+
+    # ---- passes
+
+    def merge(self, found: Mapping[Key, Any]) -> None:
+        """Adds what all slices of a pass have counted."""
+        for path, metric in self._metrics.items():
+            count = found.get(("state.sum", path, COUNT))
+            if not count:
+                continue
+            for name, kind in self._kinds[path].items():
+                part = found["state.sum" if kind == "state.mean" else kind, path, name]
+                setattr(metric, name, _merged(metric, name, kind, part, count=count))
+            metric._update_count += count
+            metric._computed = None
+
+    # ---- states for newcomers and checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        return {path: {"count": metric._update_count, "states": {name: getattr(metric, name) for name in self._kinds[path]},
+                       "others": _others(metric)}
+                for path, metric in self._metrics.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for path, held in state.items():
+            metric = self._metrics.get(path)
+            if metric is None:
+                raise ScriptError(f"the job counts with the torchmetrics object {path}, this worker has none: all workers must run "
+                                  "the same script")
+            for name, value in {**held["states"], **held["others"]}.items():
+                setattr(metric, name, _placed(_copied(value), metric.device))
+            metric._update_count, metric._computed = held["count"], None
+
+    def snapshot(self) -> dict[str, Any]:
+        """A copy of the states for those who skip an evaluation that the others have done; empty where they are large."""
+        states = self.state_dict()
+        if size([states], bound=CARRIED_BYTES) > CARRIED_BYTES:
+            return {}
+        return {path: {key: _copied(value) for key, value in held.items()} for path, held in states.items()}
+
+    # ---- metrics that are not shared
+
+    def look_before(self, loader: int) -> None:
+        """Notes what metrics that are not shared have counted before a pass: in the first passes of each loader."""
+        self._counts = None
+        if "torchmetrics" not in sys.modules or self._looks.get(loader, 0) >= LOOKS:
+            return
+        self._looks[loader] = self._looks.get(loader, 0) + 1
+        self._counts = {id(metric): (metric, metric._update_count) for metric in self._strangers()}
+
+    def look_after(self, loader: int) -> None:
+        """Refuses metrics that were updated in slices and are not shared."""
+        counts, self._counts = self._counts, None
+        for metric, count in counts.values() if counts else ():
+            if metric._update_count != count:
+                name, kind = _named(metric), type(metric).__name__
+                what, given = (f"{name} ({kind})", f"{name}={name}") if name else (kind, "metric=metric")
+                raise ScriptError(f"the torchmetrics object {what} was updated in the slices of loader {loader} and is not shared, "
+                                  f"so it has counted this worker's slices alone: make it before training, add job.share({given}), "
+                                  "and call its reset() where it was made anew")
+
+    def _strangers(self) -> list[Any]:
+        metric = sys.modules["torchmetrics"].Metric
+        known = {id(one) for one in self._metrics.values()}
+        kinds: dict[type, bool] = {}
+        found = []
+        for one in gc.get_objects():
+            kind = type(one)
+            if kind not in kinds:
+                kinds[kind] = issubclass(kind, metric)
+            if kinds[kind] and id(one) not in known:
+                found.append(one)
+        return found
+
+
+# ---- one metric
+
+
+def _check_kind(package: Any, path: str, module: Any) -> None:
+    if isinstance(module, package.MetricTracker):
+        raise ScriptError(f"{path} is a MetricTracker, which makes a copy of its metric at every increment(): share the metric "
+                          "itself, and keep the values of the epochs in shared state (job.state)")
+
+
+def _without_groups(collection: Any) -> None:
+    """Compute groups that torchmetrics finds by itself follow from the first batch, which each worker has another of."""
+    if collection._enable_compute_groups is True:
+        collection._compute_groups_create_state_ref(copy=True)
+        collection._enable_compute_groups, collection._groups_checked, collection._groups = False, False, {}
+
+
+def _kind(path: str, metric: Any, name: str) -> str:
+    """The operation that merges a state."""
+    default, reduction = metric._defaults[name], metric._reductions[name]
+    data = sys.modules["torchmetrics.utilities.data"]
+    known = {data.dim_zero_sum: "state.sum", data.dim_zero_mean: "state.mean", data.dim_zero_max: "state.max",
+             data.dim_zero_min: "state.min", data.dim_zero_cat: "state.list", None: "state.list"}
+    kind = known.get(reduction)
+    text = getattr(reduction, "__name__", str(reduction))
+    if kind is None:
+        raise ScriptError(f"{path} is a {type(metric).__name__}, whose state {name} is reduced by {text}: shared metrics may use "
+                          "dist_reduce_fx='sum', 'mean', 'max', 'min', 'cat' or None")
+    if isinstance(default, list) and kind != "state.list":
+        raise ScriptError(f"{path} is a {type(metric).__name__}, whose state {name} is a list that is reduced by {text}: lists "
+                          "have dist_reduce_fx='cat' or None")
+    if isinstance(default, torch.Tensor) and kind == "state.sum" and bool(default.count_nonzero()):
+        raise ScriptError(f"{path} is a {type(metric).__name__}, whose state {name} is a sum that begins with {default.tolist()}: "
+                          "every slice begins with it, so a sum must begin with zeros")
+    if isinstance(default, torch.Tensor) and reduction is data.dim_zero_cat and default.numel():
+        raise ScriptError(f"{path} is a {type(metric).__name__}, whose state {name} is concatenated and begins with "
+                          f"{default.tolist()}: every slice begins with it, so it must begin empty")
+    return kind
+
+
+def _begin(metric: Any, names: Iterable[str]) -> Before:
+    """Gives a metric the states that every slice begins with."""
+    before = Before({name: getattr(metric, name) for name in names}, metric._update_count, metric._computed,
+                    metric._forward_cache, {name: value for name, value in _others(metric).items() if type(value) in (int, float)})
+    for name in names:
+        default = metric._defaults[name]
+        setattr(metric, name, default.detach().clone() if isinstance(default, torch.Tensor) else [])
+    metric._update_count, metric._computed, metric._forward_cache = 0, None, UNTOUCHED
+    return before
+
+
+def _others(metric: Any) -> dict[str, Any]:
+    """Numbers and tensors that a metric keeps beside its states, such as the extremes of MinMaxMetric."""
+    return {name: value for name, value in vars(metric).items()
+            if (type(value) in (int, float) or isinstance(value, torch.Tensor)) and name not in metric._defaults
+            and name not in SCRATCH}
+
+
+def _merged(metric: Any, name: str, kind: str, part: Any, *, count: int) -> Any:
+    held: Any = getattr(metric, name)
+    before, on_cpu = metric._update_count, metric.compute_on_cpu and isinstance(held, list)
+    part = _placed(part, torch.device("cpu") if on_cpu else metric.device)
+    if kind == "state.sum":
+        return held + part
+    if kind == "state.mean":
+        return (held * before + part) / (before + count) if before else part / count
+    if kind != "state.list":
+        return (torch.maximum if kind == "state.max" else torch.minimum)(held, part)
+    if isinstance(held, torch.Tensor):
+        return _stacked(held, part, fresh=not before, cat=metric._reductions[name] is not None)
+    joined = held + part
+    if metric._reductions[name] is not None and len(joined) > CHUNKS and len({_row(one) for one in joined}) == 1:
+        return [torch.cat([one.reshape(-1) if not one.dim() else one for one in joined])]
+    return joined
+
+
+def _stacked(held: torch.Tensor, parts: list[torch.Tensor], *, fresh: bool, cat: bool) -> torch.Tensor:
+    """As torchmetrics joins tensors of several processes: one row for each slice where no reduction is given."""
+    if cat:
+        return torch.cat([*([] if fresh else [held]), *parts])
+    rows = [] if fresh else list(held) if held.dim() > parts[0].dim() else [held]
+    rows += parts
+    return rows[0] if len(rows) == 1 else torch.stack(rows)
+
+
+def _row(one: Any) -> Any:
+    return (one.dtype, one.shape[1:], one.device) if isinstance(one, torch.Tensor) else id(one)
+
+
+def _placed(value: Any, device: torch.device) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    return [_placed(one, device) for one in value] if isinstance(value, list) else value
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: _copied(one) for key, one in value.items()}
+    return [_copied(one) for one in value] if isinstance(value, list) else value
+
+
+def _never() -> bool:
+    return False
+
+
+def _named(metric: Any) -> str:
+    """The name under which a script's globals have a metric, or the collection that it is in."""
+    for name, value in vars(sys.modules["__main__"]).items():
+        if value is metric or (isinstance(value, torch.nn.Module) and any(one is metric for one in value.modules())):
+            return name
+    return ""
