@@ -264,8 +264,8 @@ def _others(metric: Any) -> dict[str, Any]:
 
 def _merged(metric: Any, name: str, kind: str, part: Any, *, count: int) -> Any:
     held: Any = getattr(metric, name)
-    before, on_cpu = metric._update_count, metric.compute_on_cpu and isinstance(held, list)
-    part = _placed(part, torch.device("cpu") if on_cpu else metric.device)
+    before, in_list = metric._update_count, kind == "state.list" and not isinstance(metric._defaults[name], torch.Tensor)
+    part = _placed(part, torch.device("cpu") if metric.compute_on_cpu and in_list else metric.device)
     if kind == "state.sum":
         return held + part
     if kind == "state.mean":
