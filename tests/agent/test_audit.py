@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from stretto.core.audit import audit
-from stretto.core.journal import Commit, Digests, End, EpochEnd, LoaderLine, Record, Resume
+from stretto.core.journal import Commit, Digests, End, EpochEnd, LoaderLine, Orders, Record, Resume
+from stretto.core.merging import merge
+from stretto.core.order import order_id
 
 LOADER = LoaderLine(t=0, loader=0, samples=50, batch=16, slices=8, tail="drop")
 
@@ -63,6 +65,48 @@ def test_a_bad_journal_is_found_out(records: list[Record], finding: str) -> None
     found = audit(records)
     assert not found.holds
     assert any(finding in one for one in found.findings), found.findings
+
+
+def ordered(seed: int = 0) -> list[Record]:
+    """With the orders of samples that this seed gives; the loader's is 0."""
+    return [replace(one, order=order_id(seed=seed, loader=0, epoch=one.epoch, samples=50, shuffle=True))
+            if isinstance(one, Commit) else one for one in journal()]
+
+
+def test_a_journal_whose_orders_follow_from_the_loaders_seed_holds() -> None:
+    assert audit(ordered()).holds
+    mixed = [one if not isinstance(one, Commit) or one.step % 2 else replace(one, order="") for one in ordered()]
+    assert audit(mixed).holds, "lines of an older version have none"
+
+
+def test_orders_of_another_seed_do_not_hold() -> None:
+    found = audit(ordered(seed=5)).findings
+    assert any("step 0 of epoch 0: the order of its samples is" in one and "(seed 0)" in one for one in found)
+
+
+def test_an_order_that_changes_within_an_epoch_does_not_hold() -> None:
+    other = LoaderLine(t=0, loader=0, samples=50, batch=16, slices=8, tail="drop", seed=5)
+    records = [*ordered()[:2], other, *ordered(seed=5)[2:]]
+    assert any("step 1 has another order of samples than before" in one for one in audit(records).findings)
+
+
+def test_workers_that_disagree_about_the_order_do_not_hold() -> None:
+    records = [*ordered(), Orders(t=0, loader=0, epoch=1, orders={"w0": "aa", "w1": "bb"})]
+    assert any("in different orders: w0 aa, w1 bb" in one for one in audit(records).findings)
+
+
+def test_hosts_that_disagree_about_the_order_do_not_hold() -> None:
+    assert not merge({"a": ordered(), "b": ordered()})[1]
+    assert not merge({"a": ordered(), "b": journal()})[1], "an older agent tells of none"
+    assert any("step 0 has other samples on a" in one for one in merge({"a": ordered(), "b": ordered(seed=5)})[1])
+
+
+def test_orders_differ_in_whatever_decides_them() -> None:
+    same = {"seed": 1, "loader": 0, "epoch": 2, "samples": 100, "shuffle": True}
+    changes = {"seed": 2, "loader": 1, "epoch": 3, "samples": 99, "shuffle": False}
+    others = [{**same, name: value} for name, value in changes.items()]
+    ids = {order_id(**values) for values in (same, *others)}  # type: ignore[arg-type]
+    assert len(ids) == 6 and all(len(one) == 16 for one in ids)
 
 
 def test_a_kept_tail_has_to_be_there() -> None:

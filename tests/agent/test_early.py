@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from launching import Launched, script
 
 from stretto.core.audit import audit
+from stretto.core.journal import Checkpoint
 from stretto.membership.ranks import Ranks, passed, take
 
 Launch = Callable[..., Launched]
@@ -104,7 +105,7 @@ def test_a_resumed_job_has_one_chief_again_and_says_that_it_is_resumed(launch: L
     run = launch(script("""
         if job.chief: open("lives", "a").write(f"{WORKER} {job.rank} {job.resumed}\\n")
     """, epochs=10, pause_s=0.02), "--workers", "2", "--checkpoint", str(tmp_path / "saved"), "--checkpoint-every", "2")
-    run.until(lambda: list((tmp_path / "saved").glob("*/*manifest*")))
+    run.until(lambda: [one for one in run.records() if isinstance(one, Checkpoint)])
     for pid in run.pids().values():
         os.kill(pid, signal.SIGKILL)
     assert run.end() == 0, run.output()

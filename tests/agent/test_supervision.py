@@ -152,7 +152,7 @@ def test_a_worker_with_another_fingerprint_is_refused_with_the_difference(launch
     run = launch(script(different, epochs=20, pause_s=0.02), "--workers", "1:2", "--start", "2", "--max-restarts", "0")
     refused = run.until_event("refused")
     assert refused.worker == "w1"
-    assert "matmul is high, the job's is highest" in refused.text
+    assert "torch.get_float32_matmul_precision() is high on w1 and highest on w0" in refused.text
     assert "--allow-mixed" in refused.text
     assert run.end() == 0, run.output()
 
@@ -165,9 +165,9 @@ def test_a_worker_with_another_model_is_refused_with_both_and_the_job_goes_on(la
     run.ask("scale", workers=2)
     refused = run.until_event("refused")
     assert refused.worker == "w1"
-    assert "model, optimizer: 8 numbers" in refused.text
-    assert "model, optimizer: 5 numbers" in refused.text
-    assert "share the same objects on every worker" in refused.text
+    assert "job.share(model=…) is a Linear with 8 numbers in 3 tensors" in refused.text
+    assert "on w1 and a Linear with 5 numbers in 2 tensors" in refused.text
+    assert "the same script with the same arguments" in refused.text
     assert run.end() == 0, run.output()
     assert run.result["steps"] == 80
     assert audit(run.records()).holds

@@ -120,15 +120,40 @@ def test_differences_of_bits_and_of_shape_are_told_apart(tmp_path: Path) -> None
     manifest = write(tmp_path, writers=1)
     own = replace(IDENTITY, tensors=tuple(t for t in manifest.tensors if t.name.startswith("model/")))
     assert compare(manifest, own).text() == ""
-    threads = compare(manifest, replace(own, fingerprint={"threads": 2}, version="9"))
+    threads = compare(manifest, replace(own, fingerprint={"torch.get_num_threads()": "2"}, version="9"))
     assert not threads.shape
-    assert threads.bits == ("fingerprint: threads is 1 in the checkpoint and 2 here",
+    assert threads.bits == ("torch.get_num_threads() is 1 in the checkpoint and 2 here",
                             "stretto is 0.1.0 in the checkpoint and 9 here")
     other = compare(manifest, replace(own, slices=4, objects=own.objects[:1], loaders=({"batch": 32},)))
     assert not other.bits
     assert other.shape == ("slices is 8 in the checkpoint and 4 here",
                            "job.share(optimizer=…) is AdamW in the checkpoint and missing here",
                            "loader 0: batch is 16 in the checkpoint and 32 here")
+
+
+OLD = {"threads": 1, "capability": "AVX2", "onednn": "", "machine": "x86_64", "torch": "2.13.0", "device": "cpu",
+       "deterministic": True, "matmul": "highest", "dtype": "torch.float32"}
+"""A fingerprint as 0.1.0 wrote it."""
+NEW = {"torch.get_num_threads()": "1", "torch.backends.cpu.get_cpu_capability()": "AVX2", "os.environ['ONEDNN_MAX_CPU_ISA']": "",
+       "platform.machine()": "x86_64", "torch.__version__": "2.13.0", "torch.cuda.get_device_name()": "cpu",
+       "torch.are_deterministic_algorithms_enabled()": "True", "torch.get_float32_matmul_precision()": "highest",
+       "torch.get_default_dtype()": "torch.float32", "torch.backends.something_newer": "on"}
+
+
+def test_a_checkpoint_of_the_first_version_is_gone_on_from_and_compared_by_the_names_of_today(tmp_path: Path) -> None:
+    manifest = write(tmp_path, writers=1)
+    tensors = tuple(t for t in manifest.tensors if t.name.startswith("model/"))
+    old = replace(manifest, identity=replace(IDENTITY, fingerprint=OLD, version="0.1.0"))
+    own = replace(IDENTITY, fingerprint=NEW, version="0.2.0", tensors=tensors, loaders=({"batch": 16, "shuffle": True},))
+    assert compare(old, own).text() == ""
+    double = compare(old, replace(own, fingerprint={**NEW, "torch.get_default_dtype()": "torch.float64"}))
+    assert double.bits == ("torch.get_default_dtype() is torch.float32 in the checkpoint and torch.float64 here",)
+    card = replace(old, identity=replace(old.identity, fingerprint={**OLD, "device": "a card"}))
+    now = {**NEW, "torch.cuda.get_device_name()": "a card", "torch.backends.cudnn.allow_tf32": "True"}
+    assert compare(card, replace(own, fingerprint=now)).bits == (
+        "torch.backends.cudnn.allow_tf32 is False in the checkpoint and True here",), "0.1.0 switched it off itself"
+    newer = replace(old, identity=replace(old.identity, fingerprint=NEW))
+    assert compare(newer, replace(own, fingerprint={**NEW, "torch.backends.something_newer": "off"})).bits
 
 
 @pytest.mark.parametrize("writers", [1, 3])

@@ -291,7 +291,7 @@ for step in data:
         ({"end": "break"}, ["left early", "continue"]),
         ({"before": "continue"}, ["never iterated over"]),
         ({"after": "F.cross_entropy(model(x), y).backward()"}, ["outside the loop"]),
-        ({"after": "torch.set_num_threads(2)"}, ["2 threads", "--threads 2"]),
+        ({"after": "torch.set_num_threads(2)"}, ["torch.get_num_threads() is 2 and was 1", "before the first step"]),
         ({"after": "step.log(loss=1)"}, ["inside the loop"]),
         ({"end": "step.log(loss=model(a))"}, ["loss", "shape"]),
         ({"after": "torch.optim.Adam(model.parameters()).step()"}, ["(Adam)", "is not shared", "job.share(optimizer=…)"]),

@@ -15,7 +15,7 @@ from stretto.core.roster import Roster
 from stretto.membership import keys
 from stretto.membership.leader import Leader
 from stretto.membership.presence import Presence
-from stretto.membership.ranks import Ranks, passed, take
+from stretto.membership.ranks import Ranks, begin, passed, take
 from stretto.membership.status import Phase, WorkerStatus
 from stretto.membership.stores.mirror import Mirror
 from stretto.membership.stores.store import Guard, Put, Store, StoreError
@@ -219,8 +219,12 @@ class Council:
 
     @property
     def fingerprint(self) -> dict[str, Any] | None:
-        """What the job's first worker computes with."""
+        """The machine and the versions of the job's first worker."""
         return keys.value(self._mirror.entries, keys.JOB).get("fingerprint")
+
+    @property
+    def fingerprint_of(self) -> str:
+        return str(keys.value(self._mirror.entries, keys.JOB).get("fingerprint_of", ""))
 
     @property
     def life(self) -> int:
@@ -319,6 +323,10 @@ class Council:
             await self._revise_ranks(lambda ranks: passed(ranks, worker, count=count))
 
         self._spawn(write())
+
+    async def begin(self, worker: str, *, terms: Mapping[str, Mapping[str, str]]) -> None:
+        """The chief is ready. Returns once every agent can know what it has made."""
+        await self._revise_ranks(lambda ranks: begin(ranks, worker, terms=terms))
 
     async def _revise_ranks(self, change: Callable[[Ranks], Ranks]) -> Ranks:
         """Until it is done: a worker that waits for its rank cannot do without."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stretto.agent.workers.blame import Crash
-from stretto.agent.workers.fingerprints import differences
+from stretto.agent.workers.fingerprints import differences, remedy, told
 from stretto.agent.workers.link import Message, misread
 from stretto.agent.workers.watch import Verdict
 from stretto.agent.workers.worker import Worker
@@ -31,6 +31,7 @@ class Hearing:
         self._recorder = agent.recorder
         self._council = agent.council
         self._fingerprint: dict[str, Any] | None = None
+        self._fingerprint_of = ""
 
     def hear(self, name: str, message: Message) -> None:
         worker = self._agent.workers[name]
@@ -51,10 +52,7 @@ class Hearing:
                 worker.status = replace(worker.status, address=(str(host), int(port)))
                 self._compare(worker, fields.get("fingerprint"))
             case "ready":
-                self._compare(worker, fields.get("fingerprint"))
-                if not worker.dismissed:
-                    self._agent.early.ready(worker, lambda: self._ready(worker, slices=int(fields["slices"]),
-                                                                        shape=str(fields["shape"])))
+                self._agent.early.ready(worker, lambda: self._meet(worker, fields))
             case "barrier":
                 self._agent.early.barrier(worker, int(fields["count"]))
             case "prepared":
@@ -67,9 +65,14 @@ class Hearing:
                 if self._agent.part is not None:
                     self._agent.part.doubt()
             case "commit":
+                if "order" in fields:
+                    self._recorder.order(worker.name, loader=int(fields["loader"]), epoch=int(fields["epoch"]),
+                                         order=str(fields["order"]))
                 if self._recorder.commit(fields):
                     self._agent.tuning.commit(fields)
                 self._goes_on(worker, fields)
+            case "order":
+                self._recorder.order(worker.name, **{name: fields[name] for name in ("loader", "epoch", "order")})
             case "digest":
                 self._digest(worker, fields)
             case "event":
@@ -99,13 +102,41 @@ class Hearing:
         worker.fingerprint = fingerprint
         if self._fingerprint is None:
             self._fingerprint = fingerprint
+            self._fingerprint_of = worker.name
             if self._agent.part is not None:
-                self._council.agree(fingerprint=fingerprint)
+                self._council.agree(fingerprint=fingerprint, fingerprint_of=worker.name)
             return
-        found = differences(fingerprint, self._council.fingerprint or self._fingerprint)
+        self._refuse_other_bits(worker, differences(fingerprint, self._council.fingerprint or self._fingerprint, worker=worker.name,
+                                                    of=self._council.fingerprint_of or self._fingerprint_of))
+
+    def _meet(self, worker: Worker, fields: dict[str, Any]) -> None:
+        """A worker has made its model and its loaders. What the chief has made is what the job is; others must fit it."""
+        terms = {"settings": dict(fields["settings"]), "contract": dict(fields["contract"])}
+        slices, shape = int(fields["slices"]), str(fields["shape"])
+        ranks = self._council.ranks
+        if ranks.chief == worker.name and not ranks.terms:
+            return self._agent.spawn(self._begin(worker, terms, slices=slices, shape=shape))
+        if ranks.terms:
+            found = differences(terms["contract"], ranks.terms["contract"], worker=worker.name, of=ranks.chief)
+            if found:
+                text = f"would train on other samples or another model: {told(found)}. {remedy(found)}"
+                return self._agent.let_go(worker, text, refused=True, recurring=True)
+            self._refuse_other_bits(worker, differences(terms["settings"], ranks.terms["settings"], worker=worker.name,
+                                                        of=ranks.chief))
+        if worker.serving:
+            self._ready(worker, slices=slices, shape=shape)
+
+    async def _begin(self, worker: Worker, terms: dict[str, dict[str, str]], *, slices: int, shape: str) -> None:
+        """The others hear of the terms before they hear that the chief is ready."""
+        await self._council.begin(worker.name, terms=terms)
+        if worker.serving:
+            self._ready(worker, slices=slices, shape=shape)
+            self._agent.early.look()
+
+    def _refuse_other_bits(self, worker: Worker, found: list[str]) -> None:
         if not found:
             return
-        text = f"would compute other bits: {'; '.join(found)}"
+        text = f"would compute other bits: {told(found)}"
         if self._options.allow_mixed:
             if not self._agent.mixed:
                 self._recorder.event("warning", f"{text}; admitted by --allow-mixed, so the result is no longer the same "
@@ -122,8 +153,6 @@ class Hearing:
                 self._compare(worker, worker.fingerprint)
 
     def _ready(self, worker: Worker, *, slices: int, shape: str) -> None:
-        if worker.dismissed:
-            return
         worker.status = replace(worker.status, phase=Phase.READY, slices=slices, shape=shape)
         self._recorder.event("ready", f"after {time.monotonic() - worker.started:.2f} s", worker=worker.name)
         if not self._agent.slices and slices >= self._options.least:

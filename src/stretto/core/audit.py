@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from stretto.core.journal import Commit, Digests, End, EpochEnd, LoaderLine, Record, lives
+from stretto.core.journal import Commit, Digests, End, EpochEnd, LoaderLine, Orders, Record, lives
+from stretto.core.order import order_id
 from stretto.core.text import quantity
 
 FINDINGS = 50
@@ -29,7 +30,8 @@ class Audit:
 
 
 def audit(records: Iterable[Record]) -> Audit:
-    """Every sample of every finished epoch in exactly one committed step, no gap in steps, equal digests."""
+    """Every sample of every finished epoch in exactly one committed step, no gap in steps, equal digests. All workers mean the same
+    samples: the order that each tells of is the one that the loader's seed gives."""
     kept = lives(records)
     commits = [one for one in kept if isinstance(one, Commit)]
     digests = [one for one in kept if isinstance(one, Digests)]
@@ -38,7 +40,9 @@ def audit(records: Iterable[Record]) -> Audit:
     by_epoch: dict[tuple[int, int], list[Commit]] = {key: [] for key in finished if _trains(loaders, key[0])}
     for commit in commits:
         by_epoch.setdefault((commit.loader, commit.epoch), []).append(commit)
-    findings = [*_steps(commits), *_digests(digests), *_end(kept, commits)]
+    lines = [one for one in kept if isinstance(one, LoaderLine)]
+    differing = [one for one in kept if isinstance(one, Orders)]
+    findings = [*_steps(commits), *_digests(digests), *_end(kept, commits), *_orders(lines, commits, differing)]
     for key, group in sorted(by_epoch.items()):
         findings += _epoch(key, group, loader=loaders.get(key[0]), finished=key in finished)
     checked = [key for key in by_epoch if key in finished]
@@ -73,6 +77,30 @@ def _digests(digests: Sequence[Digests]) -> Iterator[str]:
         if not one.equal or len(set(one.digests.values())) > 1:
             told = ", ".join(f"{worker} {value[:12]}" for worker, value in sorted(one.digests.items()))
             yield f"the workers' states differ after step {one.step}: {told}"
+
+
+def _orders(lines: Sequence[LoaderLine], commits: Sequence[Commit], differing: Sequence[Orders]) -> Iterator[str]:
+    """Places in an epoch's order are proof only if everybody has the same order. Old journals do not have it."""
+    for one in differing:
+        told = ", ".join(f"{worker} {order}" for worker, order in sorted(one.orders.items()))
+        yield f"epoch {one.epoch} of loader {one.loader}: workers read its samples in different orders: {told}"
+    found: dict[tuple[int, int], set[str]] = {}
+    for commit in commits:
+        orders = found.setdefault((commit.loader, commit.epoch), set())
+        if commit.order and commit.order not in orders:
+            orders.add(commit.order)
+            yield from _order(commit, [one for one in lines if one.loader == commit.loader])
+            if len(orders) > 1:
+                yield f"epoch {commit.epoch} of loader {commit.loader}: step {commit.step} has another order of samples than before"
+
+
+def _order(commit: Commit, lines: Sequence[LoaderLine]) -> Iterator[str]:
+    expected = {order_id(seed=one.seed, loader=one.loader, epoch=commit.epoch, samples=one.samples, shuffle=one.shuffle): one.seed
+                for one in lines}
+    if lines and commit.order not in expected:
+        seeds = ", ".join(str(seed) for seed in expected.values())
+        yield (f"step {commit.step} of epoch {commit.epoch}: the order of its samples is {commit.order}, the loader's "
+               f"(seed {seeds}) is {', '.join(expected)}")
 
 
 def _end(records: Sequence[Record], commits: Sequence[Commit]) -> Iterator[str]:

@@ -42,6 +42,7 @@ class LoaderLine:
     tail: str = "drop"
     train: bool = True
     seed: int = 0
+    shuffle: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,19 @@ class Commit:
     step_s: float = 0.0
     parts: int = 1
     """Pieces that each slice was accumulated from."""
+    order: str = ""
+    """Of its epoch's samples, as the worker that tells of the step has computed it (see `core/order.py`); empty in old journals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """Workers do not read the samples of an epoch in the same order."""
+
+    t: float
+    loader: int
+    epoch: int
+    orders: Mapping[str, str]
+    """By worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,12 +186,12 @@ class End:
 
 
 Record = (
-    Start | LoaderLine | RosterLine | Switch | Commit | Plan | EpochEnd | Evaluation | Digests | Report | Event
+    Start | LoaderLine | RosterLine | Switch | Commit | Orders | Plan | EpochEnd | Evaluation | Digests | Report | Event
     | Checkpoint | Resume | End
 )
 
 KINDS: Mapping[str, type[Record]] = {
-    "start": Start, "loader": LoaderLine, "roster": RosterLine, "switch": Switch, "commit": Commit, "plan": Plan,
+    "start": Start, "loader": LoaderLine, "roster": RosterLine, "switch": Switch, "commit": Commit, "orders": Orders, "plan": Plan,
     "epoch": EpochEnd, "eval": Evaluation, "digest": Digests, "report": Report, "event": Event, "checkpoint": Checkpoint,
     "resume": Resume, "end": End,
 }
@@ -254,6 +268,6 @@ def _until(records: list[Record], step: int) -> Iterator[Record]:
             beyond = one.step > step
         if isinstance(one, Resume):
             beyond = False
-        if beyond and isinstance(one, Commit | EpochEnd | Evaluation | Digests | Report):
+        if beyond and isinstance(one, Commit | Orders | EpochEnd | Evaluation | Digests | Report):
             continue
         yield one

@@ -20,6 +20,15 @@ FORMAT = 1
 NAME = "manifest.json"
 MOST_BYTES = 256 << 20
 _FOLDER = re.compile(r"(?:step|final)-(\d{8,18})")
+SAME_BITS = frozenset({"0.1.0", "0.2.0"})
+"""Versions that go on from each other's checkpoints with the same bits."""
+RENAMED = {
+    "threads": "torch.get_num_threads()", "dtype": "torch.get_default_dtype()", "matmul": "torch.get_float32_matmul_precision()",
+    "deterministic": "torch.are_deterministic_algorithms_enabled()", "torch": "torch.__version__", "machine": "platform.machine()",
+    "capability": "torch.backends.cpu.get_cpu_capability()", "onednn": "os.environ['ONEDNN_MAX_CPU_ISA']",
+    "device": "torch.cuda.get_device_name()",
+}
+"""What 0.1.0 called the parts of a fingerprint."""
 SHOWN = 5
 """So many differences are spelled out; the rest are counted."""
 
@@ -90,7 +99,7 @@ class Identity:
     seed: int
     slices: int
     loaders: tuple[Mapping[str, Any], ...]
-    """As the script made them: train, batch, tail, samples."""
+    """As the script made them: train, batch, tail, samples, shuffle, reduction."""
     plan: Mapping[str, Any]
     """The batch plan, where there is one."""
     fingerprint: Mapping[str, Any]
@@ -194,8 +203,9 @@ def compare(saved: Manifest, own: Identity) -> Differences:
     shape = [*_scalar("slices", then.slices, own.slices), *_objects(then.objects, own.objects),
              *_tensors(saved.tensors, own), *_loaders(then.loaders, own.loaders)]
     bits = [*_scalar("seed", then.seed, own.seed), *_mapping("batch plan: ", then.plan, own.plan),
-            *_mapping("fingerprint: ", then.fingerprint, own.fingerprint),
-            *_scalar("stretto", then.version, own.version)]
+            *_fingerprints(then.fingerprint, own.fingerprint)]
+    if not {then.version, own.version} <= SAME_BITS:
+        bits += _scalar("stretto", then.version, own.version)
     return Differences(tuple(shape), tuple(bits))
 
 
@@ -209,10 +219,21 @@ def _mapping(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> Iter
         yield from _scalar(f"{name}{key}", then.get(key), now.get(key))
 
 
+def _fingerprints(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Of a checkpoint of 0.1.0, which knew fewer settings, what both have. It switched TF32 off, whatever the script said."""
+    if RENAMED.keys() & then.keys():
+        then = {RENAMED.get(key, key): str(value) for key, value in then.items()}
+        if then.get("torch.cuda.get_device_name()", "cpu") != "cpu":
+            then.update({"torch.backends.cuda.matmul.allow_tf32": "False", "torch.backends.cudnn.allow_tf32": "False"})
+        now = {key: value for key, value in now.items() if key in then}
+        then = {key: value for key, value in then.items() if key in now}
+    yield from _mapping("", then, now)
+
+
 def _loaders(then: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield from _scalar("the number of loaders", len(then), len(now))
-    for number, (one, other) in enumerate(zip(then, now, strict=False)):
-        yield from _mapping(f"loader {number}: ", one, other)
+    for number, (one, other) in enumerate(zip(then, now, strict=False)):  # an older version wrote fewer of their options
+        yield from _mapping(f"loader {number}: ", one, {key: value for key, value in other.items() if key in one})
 
 
 def _objects(then: Sequence[Shared], now: Sequence[Shared]) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from stretto.core.journal import Commit, Digests, End, EpochEnd, LoaderLine, Record, Resume, Start
+from stretto.core.journal import Commit, Digests, End, EpochEnd, LoaderLine, Orders, Record, Resume, Start
 from stretto.core.text import quantity
 
 
@@ -55,9 +55,11 @@ def _one_life(parts: Mapping[str, Sequence[Record]]) -> tuple[list[Record], list
     for host, records in parts.items():
         for one in (record for record in records if isinstance(record, Commit)):
             other, first = commits.setdefault(one.step, (host, one))
-            if _place(first) != _place(one):
+            if first.order != one.order and first.order and one.order:
+                findings.append(f"step {one.step} has other samples on {other} (order {first.order}) than on {host} ({one.order})")
+            elif _place(first) != _place(one):
                 findings.append(f"step {one.step} is told differently by {other} {_place(first)} and by {host} {_place(one)}")
-    rest = [one for records in parts.values() for one in records if isinstance(one, LoaderLine | EpochEnd | Digests)]
+    rest = [one for records in parts.values() for one in records if isinstance(one, LoaderLine | EpochEnd | Digests | Orders)]
     ordered = [one for _, (_, one) in sorted(commits.items())]
     begun = min(resumes, key=lambda one: one.step, default=None)
     return [*([begun] if begun is not None else []), *ordered, *rest], findings

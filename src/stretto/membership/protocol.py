@@ -223,8 +223,8 @@ def _difference(status: WorkerStatus, reference: WorkerStatus, *, slices: int) -
     if status.slices != slices:
         return f"has slices={status.slices}, the job has slices={slices}: make the same job.loader(...) on every worker"
     if status.shape != reference.shape:
-        return (f"shares another model or optimizer than worker {reference.worker} (shape {status.shape or 'unknown'}, "
-                f"not {reference.shape or 'unknown'}): share the same objects on every worker")
+        return (f"has another model, optimizer, loader or seed than worker {reference.worker} (shape {status.shape or 'unknown'}, "
+                f"not {reference.shape or 'unknown'}): run the same script with the same arguments on every worker")
     return ""
 
 

@@ -22,6 +22,8 @@ class Ranks:
     """Barriers that this chief has passed."""
     holders: Mapping[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
     """Rank and agent, by worker."""
+    terms: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    """What this chief began with, and everybody must have alike: `settings` and `contract`. Empty until it is ready."""
 
     def rank(self, worker: str) -> int:
         return self.holders[worker][0]
@@ -31,12 +33,14 @@ class Ranks:
 
     def document(self) -> dict[str, Any]:
         return {"life": self.life, "chief": self.chief, "passed": self.passed,
-                "holders": {worker: list(held) for worker, held in self.holders.items()}}
+                "holders": {worker: list(held) for worker, held in self.holders.items()},
+                "terms": {kind: dict(values) for kind, values in self.terms.items()}}
 
     @staticmethod
     def read(document: Mapping[str, Any]) -> Ranks:
         held = {str(worker): (int(rank), str(agent)) for worker, (rank, agent) in dict(document.get("holders", {})).items()}
-        return Ranks(int(document.get("life", 0)), str(document.get("chief", "")), int(document.get("passed", 0)), held)
+        return Ranks(int(document.get("life", 0)), str(document.get("chief", "")), int(document.get("passed", 0)), held,
+                     dict(document.get("terms", {})))
 
 
 def take(ranks: Ranks, worker: str, *, agent: str, life: int, began: bool, gone: set[str]) -> Ranks:
@@ -50,7 +54,7 @@ def take(ranks: Ranks, worker: str, *, agent: str, life: int, began: bool, gone:
         return ranks
     held = {name: place for name, place in ranks.holders.items() if name not in gone}
     if not began and ranks.chief not in held:
-        return replace(ranks, chief=worker, passed=0, holders={**held, worker: (0, agent)})
+        return replace(ranks, chief=worker, passed=0, holders={**held, worker: (0, agent)}, terms={})
     taken = {rank for rank, _ in held.values()}
     rank = next(number for number in range(1, len(taken) + 2) if number not in taken)
     return replace(ranks, holders={**held, worker: (rank, agent)})
@@ -59,3 +63,8 @@ def take(ranks: Ranks, worker: str, *, agent: str, life: int, began: bool, gone:
 def passed(ranks: Ranks, worker: str, *, count: int) -> Ranks:
     """The chief has passed so many barriers. The word of one that is chief no longer changes nothing."""
     return replace(ranks, passed=max(ranks.passed, count)) if worker == ranks.chief else ranks
+
+
+def begin(ranks: Ranks, worker: str, *, terms: Mapping[str, Mapping[str, str]]) -> Ranks:
+    """The chief is ready: what it has made is what the job is."""
+    return replace(ranks, terms=terms) if worker == ranks.chief and not ranks.terms else ranks

@@ -14,8 +14,9 @@ from stretto.core.roster import Roster
 from stretto.train.catch_up import CatchUp
 from stretto.train.checkpoint.edges import open_saver, resume
 from stretto.train.consistency import Consistency
+from stretto.train.entry.contract import contract, sha
 from stretto.train.entry.failpoints import failpoint
-from stretto.train.entry.fingerprint import fingerprint
+from stretto.train.entry.fingerprint import tell
 from stretto.train.memory import Carried
 from stretto.train.reduce.group import Group
 from stretto.train.reduce.reducer import Reducer
@@ -86,6 +87,7 @@ class Admission:
         job._consistency = Consistency(job._shared, job._hooks)
         self._groups = job._shared.groups()
         job._prepare_gradients()
+        settings = job._settings.fix()
         job._saver = open_saver(job)
         if self._carried is not None:
             self._carry_on(self._carried)
@@ -96,8 +98,9 @@ class Admission:
         else:
             described = [[one.train, one.batch, one.slices, one.tail, one.source.size] for one in job._loaders]
             job._beat.activity(Activity.WAITING)
-            job._link.send("ready", shape=job._shared.shape(described), slices=job.slices,
-                            fingerprint=fingerprint(), seed=job.seed)
+            terms = contract(job)
+            job._link.send("ready", shape=f"{job._shared.shape(described)} {sha(terms)}", slices=job.slices, settings=settings,
+                            contract=terms)
             before = time.monotonic()
             roster = job._team.admit(self._receive)
             self.done = True
@@ -108,6 +111,8 @@ class Admission:
         for loader in job._loaders:
             job._telling.loader(loader)
         job._telling.stepped_at = time.monotonic()
+        if job.chief and not job._team.roster.base:
+            tell(job._changed)
 
     def at_boundary(self) -> None:
         """Describes the state for newcomers, if any have asked. Only the training thread may look at it."""

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
-import torch
-
 from stretto.batching.plans import Policy
 from stretto.batching.rules import Rule
 from stretto.core.beat import Activity, Beat
@@ -20,6 +18,7 @@ from stretto.train.checkpoint.saver import Saver
 from stretto.train.consistency import Consistency
 from stretto.train.data.arguments import arguments, prefetch, refuse_words
 from stretto.train.data.loader import Loader
+from stretto.train.entry.fingerprint import Settings
 from stretto.train.entry.link import Link, Quiet
 from stretto.train.memory import Carried
 from stretto.train.metrics import reported
@@ -61,7 +60,9 @@ class Job:
         """How many parts every global batch is cut into; known once there is a loader."""
         self.last_metrics: Row = {}
         self._epoch: int | None = None
-        self._threads = torch.get_num_threads()
+        self._settings = Settings()
+        self._changed: list[str] = []
+        """What was set for the user when the script joined."""
         self._link = link
         self._beat = beat
         self._team = carried.job._team if carried else Team(worker, link=link, host=str(options.get("host", "127.0.0.1")))
@@ -355,9 +356,7 @@ class Job:
             raise ScriptError(f"step {step.index} was left early: the loop over its slices must run to its end, so that every "
                               "worker brings its part (use `continue` instead of `break`)")
         gradients = self._reducer.gradients if self._reducer is not None else None
-        if torch.get_num_threads() != self._threads:
-            raise ScriptError(f"this worker computes with {torch.get_num_threads()} threads, the job with {self._threads}, which "
-                              f"would change the bits: leave torch.set_num_threads out and use --threads {torch.get_num_threads()}")
+        self._settings.check()
         if gradients is not None and self._flags != self._trainable():
             self._prepare_gradients()
 

@@ -24,6 +24,8 @@ class Telling:
         """Said again after a rescue: the chief that had to say it may have died."""
         self.stepped_at = time.monotonic()
         self._metrics = Metrics(job)
+        self._order = (-1, -1)
+        """The loader and epoch whose order of samples the agent knows of."""
 
     def say(self, kind: str, **fields: Any) -> None:
         job = self._job
@@ -51,7 +53,7 @@ class Telling:
         job = self._job
         if self.first_here:
             self.say("loader", loader=loader.number, samples=loader.source.size, batch=loader.batch, slices=loader.slices,
-                      tail=loader.tail, train=loader.train, seed=job.seed)
+                      tail=loader.tail, train=loader.train, seed=job.seed, shuffle=loader.source.shuffle)
 
     def committed(self, step: Step) -> None:
         """A training step is over: its optimizer has run."""
@@ -62,7 +64,7 @@ class Telling:
         self.last_commit = {
             "step": step.index, "tick": job._team.seat.tick, "epoch": step.epoch, "loader": step.loader.number,
             "first": step.first, "count": step.count, "batch": step.loader.batch, "roster": job._team.roster.number,
-            "workers": job.workers, "metrics": step.metrics, "step_s": round(now - self.stepped_at, 6),
+            "workers": job.workers, "order": step.order, "metrics": step.metrics, "step_s": round(now - self.stepped_at, 6),
             **job._planning.committed(step, step_s=now - self.stepped_at),
         }
         self.stepped_at = now
@@ -70,6 +72,9 @@ class Telling:
         if self.first_here:
             self.say("commit", **self.last_commit)
             self._metrics.report(step)
+        elif self._order != (step.loader.number, step.epoch):
+            self.say("order", loader=step.loader.number, epoch=step.epoch, order=step.order)
+        self._order = (step.loader.number, step.epoch)
         job.step += 1
         every = int(job.options.get("digest_every") or 0)
         if every and job.step % every == 0:

@@ -64,6 +64,8 @@ class Recorder:
         self._seen: set[tuple[Any, ...]] = set()
         self._switch: _Switch | None = None
         self._digests: dict[int, dict[str, str]] = {}
+        self._orders: dict[int, tuple[int, str, str]] = {}
+        """Epoch, worker and id of the order of samples that was told last, by loader."""
 
     def write(self, kind: str, **fields: Any) -> None:
         document = self._journal.write(kind, **fields)
@@ -96,6 +98,15 @@ class Recorder:
         self.write("commit", **fields)
         return True
 
+    def order(self, worker: str, *, loader: int, epoch: int, order: str) -> None:
+        """The order of samples that a worker has computed for itself. A difference is told for everyone who has one."""
+        known = self._orders.get(loader)
+        if known is None or known[0] < epoch:
+            self._orders[loader] = (epoch, worker, order)
+        elif known[0] == epoch and known[2] != order:
+            self.once("orders", {"loader": loader, "epoch": epoch, "worker": worker, "orders": {known[1]: known[2], worker: order}},
+                      "loader", "epoch", "worker")
+
     def once(self, kind: str, fields: dict[str, Any], *key: str) -> None:
         """Lines that every worker may report: told for the first."""
         mark = (kind, *(fields.get(name) for name in key))
@@ -108,6 +119,7 @@ class Recorder:
         self.settle()
         self._seen.clear()
         self._digests.clear()
+        self._orders.clear()
         self.tally.steps = step
         self.tally.last = {"step": step - 1}
         self.write("resume", life=life, step=step - 1, path=path)

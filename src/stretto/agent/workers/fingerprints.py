@@ -1,12 +1,28 @@
-"""What is different about a worker that would compute other bits. Pure."""
+"""What is different about a worker that does not fit the others. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+MISSING = "missing"
+SHOWN = 5
 
-def differences(worker: Mapping[str, Any], job: Mapping[str, Any]) -> list[str]:
-    """`threads is 2, the job's is 1`, for every setting that differs."""
-    return [f"{key} is {worker.get(key)}, the job's is {job.get(key)}"
-            for key in sorted({*worker, *job}) if worker.get(key) != job.get(key)]
+
+def differences(values: Mapping[str, Any], others: Mapping[str, Any], *, worker: str, of: str) -> list[str]:
+    """`torch.get_num_threads() is 2 on w1 and 1 on w0`, for everything that differs."""
+    return [f"{name} is {values.get(name, MISSING)} on {worker} and {others.get(name, MISSING)} on {of}"
+            for name in dict.fromkeys((*others, *values)) if values.get(name) != others.get(name)]
+
+
+def told(differing: list[str]) -> str:
+    """Not more than a few of them."""
+    rest = f"; and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
+    return "; ".join(differing[:SHOWN]) + rest
+
+
+def remedy(differing: list[str]) -> str:
+    """What to do about terms that differ."""
+    if any("seed=" in one for one in differing):
+        return "Give stretto.join a seed that is the same on every worker, such as stretto.join(seed=0)"
+    return "Every worker must run the same script with the same arguments and data"

@@ -20,7 +20,8 @@ Message = dict[str, Any]
 
 REQUIRED: dict[str, dict[str, type | tuple[type, ...]]] = {
     "hello": {"address": list},
-    "ready": {"slices": int, "shape": str},
+    "ready": {"slices": int, "shape": str, "settings": dict, "contract": dict},
+    "order": {"loader": int, "epoch": int, "order": str},
     "prepared": {"number": int},
     "switched": {"number": int, "tick": int},
     "halted": {"number": int, "tick": (int, type(None))},

@@ -59,8 +59,8 @@ def identify(job: Any, *, version: str, fingerprint: dict[str, Any]) -> Identity
     return Identity(
         seed=job.seed,
         slices=job.slices,
-        loaders=tuple({"train": one.train, "batch": one.batch, "tail": one.tail, "samples": one.source.size}
-                      for one in job._loaders),
+        loaders=tuple({"train": one.train, "batch": one.batch, "tail": one.tail, "samples": one.source.size,
+                       "shuffle": one.source.shuffle, "reduction": getattr(one, "reduction", "mean")} for one in job._loaders),
         plan=_plan(job),
         fingerprint=fingerprint,
         version=version,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stretto.core.errors import ScriptError
+from stretto.core.order import order_id
 from stretto.core.slices import Span
 from stretto.train.data.samples import cut
-from stretto.train.randomness import mix
 from stretto.train.reduce.logs import Row, number
 from stretto.train.reduce.sums import GATHER, SUM, Tally, joined, total
 from stretto.train.sharing.torchmetrics_state import TorchMetrics
@@ -138,9 +138,9 @@ class Step:
 
     @property
     def order(self) -> str:
-        """An id of the order of samples that this step's are taken from, as this worker computes it."""
+        """The id of the order of samples that this worker reads."""
         source = self.loader.source
-        return f"{mix(source.seed, self.loader.number, self.epoch, source.size, int(source.shuffle)):x}"
+        return order_id(seed=source.seed, loader=self.loader.number, epoch=self.epoch, samples=source.size, shuffle=source.shuffle)
 
     def units(self) -> list[int]:
         """Samples of every slice, or of every part of every slice, in their order."""

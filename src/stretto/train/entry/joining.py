@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import sys
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from stretto.core.beat import Beat
 from stretto.core.errors import ScriptError
 from stretto.core.version import VERSION
-from stretto.train.entry.fingerprint import fingerprint, prepare
+from stretto.train.entry.fingerprint import machine, prepare
 from stretto.train.entry.link import Link, Quiet
 from stretto.train.job import Job
 from stretto.train.memory import Carried
@@ -24,11 +25,16 @@ def join(seed: int = 0, *, threads: int | None = None) -> Job:
     """Makes this process a worker of the job that launched it, or a job of its own under plain `python`.
 
     Close the job before the next one: `with stretto.join(...) as job:` or `job.close()`. In a notebook the next `join` does it.
+    `seed` decides the order of samples and all random numbers, so it is the same number on every worker.
     """
     global _job, _carried
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+        raise ScriptError(f"stretto.join(seed={seed!r}): a job needs a whole number as its seed, the same on every worker. It "
+                          "decides the order of samples and all random numbers; write stretto.join(seed=0)")
+    seed = operator.index(seed)
     if _carried is not None:
         old, carried, _carried = _carried.job, _carried, None
-        prepare(int(old.options.get("threads") or threads or 1))
+        prepare(threads, given=old.options.get("threads"))
         _job = Job(seed=seed, options=old.options, worker=old.worker, link=old._link, beat=old._beat, carried=carried)
         _job._resources.callback(_forget, _job)
         seed_all(seed)
@@ -36,7 +42,7 @@ def join(seed: int = 0, *, threads: int | None = None) -> Job:
     if _job is not None:
         _end_first(_job)
     options: dict[str, Any] = json.loads(os.environ.get("STRETTO_OPTIONS", "{}"))
-    prepare(int(options.get("threads") or threads or 1))
+    changed = prepare(threads, given=options.get("threads"))
     link: Link | None = None
     beat: Beat | Quiet = Quiet()
     if "STRETTO_LINK" in os.environ:
@@ -46,9 +52,10 @@ def join(seed: int = 0, *, threads: int | None = None) -> Job:
     worker = os.environ.get("STRETTO_WORKER", "alone")
     _job = Job(seed=seed, options=options, worker=worker, link=link, beat=beat)
     _job._resources.callback(_forget, _job)
+    _job._changed = changed
     if link is not None:
         link.start(_job._team.hear)
-        link.send("hello", pid=os.getpid(), address=list(_job._team.address), fingerprint=fingerprint(),
+        link.send("hello", pid=os.getpid(), address=list(_job._team.address), fingerprint=machine(),
                   version=VERSION, python=sys.version.split()[0])
     seed_all(seed)
     return _job

@@ -1,0 +1,73 @@
+"""Workers that would train on other samples, or with other bits, are refused before they train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from launching import Launched, script
+
+from stretto.agent.workers.fingerprints import differences, remedy, told
+from stretto.core.audit import audit
+from stretto.core.journal import LoaderLine
+
+Launch = Callable[..., Launched]
+SEEDED = script(epochs=8, pause_s=0.02).replace("seed=3", "seed=1000 + int(WORKER[1:]) if WORKER != 'alone' else 0")
+
+
+def test_differences_have_the_name_and_both_values_and_both_workers() -> None:
+    found = differences({"a": "1", "b": "2"}, {"a": "1", "b": "3", "c": "4"}, worker="w1", of="w0")
+    assert found == ["b is 2 on w1 and 3 on w0", "c is missing on w1 and 4 on w0"]
+    assert told([str(n) for n in range(7)]) == "0; 1; 2; 3; 4; and 2 more"
+    assert "stretto.join(seed=0)" in remedy(["stretto.join(seed=…) is 1 on w1 and 2 on w0"])
+
+
+def test_workers_with_seeds_of_their_own_do_not_train_together(launch: Launch) -> None:
+    run = launch(SEEDED, "--workers", "2")
+    assert run.end() == 1
+    assert "stretto.join(seed=…) is 1002 on w2 and 1000 on w0" in run.result["error"]
+    assert "stretto.join(seed=0)" in run.result["error"]
+    assert not run.commits(), "nothing was trained"
+
+
+def test_a_newcomer_with_another_seed_is_refused_and_the_job_goes_on(launch: Launch) -> None:
+    run = launch(SEEDED, "--workers", "1:2")
+    run.until_step(2)
+    run.ask("scale", workers=2)
+    assert run.end() == 0, run.output()
+    refused = run.events("refused")
+    assert [one.worker for one in refused] == ["w1", "w2"]
+    assert "stretto.join(seed=…) is 1002 on w2 and 1000 on w0" in refused[1].text
+    assert {one.workers for one in run.commits()} == {1}
+    assert audit(run.records()).holds
+    assert {one.seed for one in run.records() if isinstance(one, LoaderLine)} == {1000}
+
+
+@pytest.mark.parametrize(
+    ("trouble", "difference"),
+    [
+        ("if WORKER == 'w1': data = job.loader(dataset, batch_size=16, shuffle=False, slices=8)",
+         "the number of job.loader calls is 2 on w1 and 1 on w0"),
+        ("if WORKER == 'w1': data.source.shuffle = False", "shuffle of job.loader number 0 is False on w1 and True on w0"),
+        ("if WORKER == 'w1': torch.set_default_dtype(torch.float64)",
+         "torch.get_default_dtype() is torch.float64 on w1 and torch.float32 on w0"),
+        ("torch.set_num_threads(2)\nif WORKER == 'w1': torch.set_num_threads(3)",
+         "torch.get_num_threads() is 3 on w1 and 2 on w0"),
+    ],
+)
+def test_what_differs_is_named_and_the_others_go_on(launch: Launch, trouble: str, difference: str) -> None:
+    run = launch(script(trouble, epochs=8, pause_s=0.01), "--workers", "1:2", "--start", "2", "--max-restarts", "0")
+    assert difference in run.until_event("refused").text
+    assert run.end() == 0, run.output()
+    assert {one.workers for one in run.commits()} == {1}
+
+
+def test_a_worker_that_reads_other_samples_all_the_same_shows_in_the_journal(launch: Launch) -> None:
+    """A control: the seed is changed behind the comparison's back."""
+    run = launch(script("""
+        if WORKER == "w1": data.source.seed = 99
+    """), "--workers", "2")
+    run.end()
+    found = audit(run.records())
+    assert not found.holds
+    assert any("different orders" in one and "w0" in one and "w1" in one for one in found.findings), found.findings
