@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from launching import Launched, script
 
+from stretto.agent.records.folder import RunFolder
+from stretto.agent.records.record import Recorder, Silent
 from stretto.agent.workers.fingerprints import differences, remedy, told
 from stretto.core.audit import audit
-from stretto.core.journal import LoaderLine
+from stretto.core.journal import LoaderLine, Orders
 
 Launch = Callable[..., Launched]
 SEEDED = script(epochs=8, pause_s=0.02).replace("seed=3", "seed=1000 + int(WORKER[1:]) if WORKER != 'alone' else 0")
@@ -62,12 +65,22 @@ def test_what_differs_is_named_and_the_others_go_on(launch: Launch, trouble: str
     assert {one.workers for one in run.commits()} == {1}
 
 
-def test_a_worker_that_reads_other_samples_all_the_same_shows_in_the_journal(launch: Launch) -> None:
+def test_a_worker_that_reads_other_samples_all_the_same_is_found_out_before_the_step(launch: Launch) -> None:
     """A control: the seed is changed behind the comparison's back."""
     run = launch(script("""
         if WORKER == "w1": data.source.seed = 99
     """), "--workers", "2")
-    run.end()
-    found = audit(run.records())
-    assert not found.holds
-    assert any("different orders" in one and "w0" in one and "w1" in one for one in found.findings), found.findings
+    assert run.end() == 1
+    assert "order of the samples" in run.result["error"]
+    assert not audit(run.records()).holds
+
+
+def test_orders_that_workers_disagree_about_are_in_the_journal_once_for_each(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    recorder = Recorder(RunFolder(tmp_path), observer=Silent())
+    said = (("w0", 0, "aa"), ("w1", 0, "aa"), ("w2", 0, "bb"), ("w2", 0, "bb"), ("w1", 1, "cc"), ("w0", 0, "aa"))
+    for worker, epoch, order in said:
+        recorder.order(worker, loader=0, epoch=epoch, order=order)
+    assert recorder.close() is None
+    lines = [one for one in RunFolder(tmp_path).records() if isinstance(one, Orders)]
+    assert [(one.epoch, dict(one.orders)) for one in lines] == [(0, {"w0": "aa", "w2": "bb"})]
