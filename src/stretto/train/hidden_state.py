@@ -61,7 +61,7 @@ class HiddenState:
         for name, (generator, before) in watched.items():
             if _drawn(generator) != before:
                 raise ScriptError(f"the slices draw from `{name}`, a random generator of the script's own "
-                                  f"({type(generator).__name__}): what it gives depends on how many slices this worker has computed; "
+                                  f"({type(generator).__name__}): what it gives depends on how many slices this worker computed; "
                                   "draw from torch, numpy.random or random instead, which are seeded for every slice")
 
 

@@ -219,7 +219,7 @@ class Passes:
         text = f"the workers differ at step {step}, before it is committed: {name}" + (f": {found}" if found else "")
         if name == TENSORS:
             since = max(0, self._job.step - PARTS)
-            text += (f". They were equal at step {since} or later: once the cause is found, go on from a checkpoint of step {since} "
+            text += (f". They were equal at step {since} or later: then go on from a checkpoint of step {since} "
                      "or before")
         if name == ATTRIBUTES:
             text += ". Set it from the epoch or from job.step every time, not once, or keep it in shared state"

@@ -126,8 +126,8 @@ class OptimizerHooks:
             if used is not None and used.stale and id(optimizer) in used.optimizers and used.gradient() is parameter.grad:
                 name = self._names.get(id(optimizer), "optimizer")
                 raise ScriptError(f"{name}.step() would use the gradients of its last step again: they were not set to zero, so "
-                                  f"the new ones were added to them, as PyTorch does; add `{name}.zero_grad()` after `{name}.step()` "
-                                  "(outside the loop over the slices)")
+                                  f"new ones were added to them, as PyTorch does; add `{name}.zero_grad()` after `{name}.step()`, "
+                                  "outside the loop over the slices")
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         name = self._names.get(id(optimizer))
