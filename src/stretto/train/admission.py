@@ -20,11 +20,13 @@ from stretto.train.entry.fingerprint import tell
 from stretto.train.memory import Carried
 from stretto.train.reduce.group import Group
 from stretto.train.reduce.reducer import Reducer
+from stretto.train.script_variables import difference, variables
 from stretto.train.sharing import transfer
 from stretto.train.sharing.optimizer_hooks import OptimizerHooks, check_shared
 from stretto.train.sharing.room import Handover, spread, touched
 from stretto.train.sharing.routes import Routes
 from stretto.train.sharing.state import spec
+from stretto.train.team import Misplaced
 
 if TYPE_CHECKING:
     from stretto.train.job import Job
@@ -39,6 +41,8 @@ class Admission:
         self.done = False
         self.joined = 0
         """The tick at which this worker became a member."""
+        self._newcomer = False
+        """Others hold the state as well: this worker is not needed."""
         self.reload: Callable[[], dict[str, Any]] | None = None
         """Loads the state once more and gives its place, where it does not come from other workers."""
         self._groups: dict[str, list[list[int]]] = {}
@@ -65,8 +69,9 @@ class Admission:
             place["groups"] = groups if groups != self._groups else {}
             place["gradients"] = dict(job._hooks.pending())
             place["optimizer_steps"] = dict(job._hooks.steps)
+            place["variables"] = variables(job._shared.objects)
         if catching_up:
-            del place["tick"], place["save"]
+            del place["tick"], place["save"], place["variables"]
         return place
 
     def admit(self) -> None:
@@ -145,6 +150,7 @@ class Admission:
         job = self._job
         copies = [tensor.clone() for tensor in carried.tensors]
         self.reload = lambda: job._shared.load(carried.skeleton, copies)
+        self._newcomer = job.workers > 1
         self.restore(job._shared.load(carried.skeleton, carried.tensors))
         job._notes = {}  # what was ordered for this boundary has been done there
         job._planning.carry_on(carried.plan)
@@ -164,6 +170,7 @@ class Admission:
                 job._team.seat.tick = self._resume()
             self.send(group, roster)
             return job._team.seat.tick
+        self._newcomer = bool(roster.base)
         return self.restore(self._take(group, routes))
 
     def _take(self, group: Group, routes: Routes) -> dict[str, Any]:
@@ -188,7 +195,8 @@ class Admission:
         active = place.get("active", trained if place["step"] else None)
         if active is not None:
             job._active = active
-            job._catch_up = CatchUp(lambda: job._shared.flatten(self.place(catching_up=True)), loader=active)
+            job._catch_up = CatchUp(lambda: job._shared.flatten(self.place(catching_up=True)), loader=active,
+                                    variables=place.get("variables", {}))
         return int(place["tick"])
 
     def _apply(self, place: dict[str, Any]) -> None:
@@ -209,6 +217,9 @@ class Admission:
         job = self._job
         catch_up, job._catch_up = job._catch_up, None
         assert catch_up is not None
+        wrong = difference(catch_up.variables, variables(job._shared.objects), position=job._loaders[catch_up.loader].step)
+        if wrong:
+            raise self.refusal(wrong)
 
         def load(skeleton: Any, tensors: list[torch.Tensor]) -> None:
             self._apply(job._shared.load(skeleton, tensors))
@@ -218,6 +229,10 @@ class Admission:
             self._apply(self.reload())
         job._passes.resend = not intact and self.reload is None
         self.reload = None
+
+    def refusal(self, text: str) -> BaseException:
+        """Why this worker cannot take part. A newcomer goes and the job goes on; where everybody has just begun, the job fails."""
+        return Misplaced(text) if self._newcomer else ScriptError(text)
 
     def send_again(self, behind: list[int]) -> None:
         """In the middle of a pass: members that have lost what they were given get it from the others."""

@@ -8,7 +8,7 @@ that are over are skipped, evaluations are not repeated, and `job.chief` is Fals
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,8 +52,11 @@ class Kept:
 class CatchUp:
     """What a worker was given, and where the job stands."""
 
-    def __init__(self, flatten: Callable[[], tuple[Any, list[torch.Tensor]]], *, loader: int) -> None:
+    def __init__(self, flatten: Callable[[], tuple[Any, list[torch.Tensor]]], *, loader: int,
+                 variables: Mapping[str, Any]) -> None:
         """`flatten` reads the shared state, just loaded."""
+        self.variables = variables
+        """Deciding variables of the script's own, as the job's workers have them."""
         self.loader = loader
         """The training loader whose loop the job is in."""
         self._flatten = flatten

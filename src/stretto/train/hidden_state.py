@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import os
 import random
-import site
 import sys
-import sysconfig
-from types import FrameType
 from typing import Any
 
 import torch
 
 from stretto.core.errors import ScriptError
-from stretto.train import script_hints
+from stretto.train import script_source
+from stretto.train.script_variables import script_frames
 
 PASSES = 3
 """Passes that are watched: the first two of a recurrent loop may begin with nothing."""
-_LIBRARIES = tuple({os.path.dirname(os.path.dirname(__file__)), sysconfig.get_path("stdlib"), *site.getsitepackages()})
 
 
 class HiddenState:
@@ -38,14 +35,14 @@ class HiddenState:
         """A slice is about to be computed."""
         if not train or self._passes >= PASSES:
             return
-        frame = _script_frame()
+        frame = next(script_frames(), None)
         if frame is None:
             return
         if self._generators is None:
-            self._generators = {name: (one, _drawn(one)) for name, one in _generators(frame).items()}
+            self._generators = {name: (one, _drawn(one)) for name, one in _generators().items()}
         line = (frame.f_code.co_filename, frame.f_lineno)
         if line != self._line:
-            self._line, self._names = line, script_hints.carried(*line)
+            self._line, self._names = line, script_source.carried_at(*line)
         for name in self._names:
             if _carries(frame.f_locals.get(name)):
                 raise ScriptError(f"`{name}` is carried from slice to slice ({os.path.basename(line[0])}:{line[1]}): the slices of "
@@ -65,30 +62,19 @@ class HiddenState:
                                   "draw from torch, numpy.random or random instead, which are seeded for every slice")
 
 
-def _script_frame() -> FrameType | None:
-    """The frame of the loop over the slices: the nearest one that is no library's."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
-        frame = frame.f_back
-    return frame
-
-
 def _carries(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return value.numel() > 1 and value.is_floating_point()
     return isinstance(value, tuple | list) and any(map(_carries, value))
 
 
-def _generators(frame: FrameType) -> dict[str, Any]:
+def _generators() -> dict[str, Any]:
     """Random generators among the script's variables."""
     found: dict[str, Any] = {}
-    here: FrameType | None = frame
-    while here is not None:
-        if not here.f_code.co_filename.startswith(_LIBRARIES):
-            for name, value in [*here.f_globals.items(), *here.f_locals.items()]:
-                if _is_generator(value):
-                    found.setdefault(name, value)
-        here = here.f_back
+    for frame in script_frames():
+        for name, value in [*frame.f_globals.items(), *frame.f_locals.items()]:
+            if _is_generator(value):
+                found.setdefault(name, value)
     return found
 
 

@@ -22,7 +22,7 @@ from stretto.train.entry.fingerprint import Settings
 from stretto.train.entry.link import Link, Quiet
 from stretto.train.memory import Carried
 from stretto.train.metrics import reported
-from stretto.train.passes import OUTSIDE, Misplaced, Passes
+from stretto.train.passes import OUTSIDE, Passes
 from stretto.train.planning import Planning
 from stretto.train.randomness import seed_all
 from stretto.train.reduce.buffers import Buffers
@@ -236,12 +236,13 @@ class Job:
                 raise self._astray(f"ended epoch {epoch}")
             self._epoch = epoch + 1
 
-    def _astray(self, what: str) -> Misplaced:
+    def _astray(self, what: str) -> BaseException:
         """This worker's script has passed the place where the job trains without training there."""
         assert self._catch_up is not None
-        return Misplaced(f"its script {what} without reaching the loop over loader {self._catch_up.loader}, where the job is at "
-                         f"step {self.step}: whatever decides that must be the same on every worker (job.epochs, job.step, "
-                         "shared state)")
+        return self._admission.refusal(
+            f"its script {what} without reaching the loop over loader {self._catch_up.loader}, where the job is at step {self.step}: "
+            "whatever decides that must be the same on every worker (job.epochs, job.step, shared state)"
+        )
 
     def digest(self) -> str:
         """SHA-256 of everything shared and of the job's place: equal on all workers at a step boundary."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from stretto.core.beat import Activity
 from stretto.core.errors import Broken, ScriptError
-from stretto.train import script_hints
 from stretto.train.consistency import ATTRIBUTES, PARTS, STEPS, TENSORS
 from stretto.train.data.samples import cut
 from stretto.train.data.step import Step
@@ -30,7 +29,8 @@ from stretto.train.reduce.preamble import (
     places_text,
 )
 from stretto.train.reduce.reducer import Header
-from stretto.train.team import Left
+from stretto.train.script_variables import suspects
+from stretto.train.team import Misplaced
 
 if TYPE_CHECKING:
     from stretto.train.job import Job
@@ -39,14 +39,6 @@ OUTSIDE = 1 << 20
 """Stands for the slice in the random numbers of the code after a step's slices."""
 EVALUATIONS = 1 << 40
 """Keeps the random numbers of evaluations apart from those of training."""
-
-
-class Misplaced(Left):
-    """This worker's script stands elsewhere than the job: it goes, the job goes on without it."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(0)
-        self.text = text
 
 
 class Passes:
@@ -204,12 +196,12 @@ class Passes:
         workers = exchange.group.roster.workers
         text = places_text(preambles, workers)
         if exchange.group.rank in verdict.misplaced:
-            raise Misplaced(f"its script is at another place than the job's: {text}{script_hints.local_counters()}")
+            raise Misplaced(f"its script is at another place than the job's: {text}{suspects()}")
         if verdict.misplaced:
             raise Broken(f"{', '.join(workers[rank] for rank in verdict.misplaced)} stand elsewhere: {text}")
         if verdict.scattered:
             raise ScriptError(f"the workers' scripts have gone different ways: {text}: whatever decides that must be the same on "
-                              f"every worker{script_hints.local_counters()}")
+                              f"every worker{suspects()}")
         self._differ(exchange, verdict, list(workers), step=mine.place.step)
 
     def _differ(self, exchange: Exchange, verdict: Verdict, workers: list[str], *, step: int) -> None:
@@ -225,7 +217,7 @@ class Passes:
             text += ". Set it from the epoch or from job.step every time, not once, or keep it in shared state"
         elif name == STEPS:
             text += (". A counter of the script's own begins anew on a worker that joins: use step.index, job.step or shared state"
-                     f" (job.state){script_hints.local_counters()}")
+                     f" (job.state){suspects()}")
         raise ScriptError(text)
 
     def _finish(self, step: Step) -> bool:
@@ -247,7 +239,9 @@ class Passes:
         headers = reducer.reduce(header)
         if any(one.again or one.resend or one.parts != step.parts for one in headers):
             self._repeat(headers)
-            job._planning.agree(step, max(one.parts for one in headers))
+            parts = max(one.parts for one in headers)
+            if parts != step.parts:
+                job._planning.agree(step, parts)
             return False
         job._team.exchanged(header.offer, [one.offer for one in headers])
         self.running = False

@@ -28,6 +28,14 @@ class Left(SystemExit):
     """This worker is no longer in the job: the script ends here, in order."""
 
 
+class Misplaced(Left):
+    """This worker's script stands elsewhere than the job: it goes, the job goes on without it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(0)
+        self.text = text
+
+
 class Team:
     """A worker's membership. Without a link it is a roster of one that never changes."""
 

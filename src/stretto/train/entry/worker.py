@@ -15,8 +15,7 @@ from stretto.core.errors import UsageError
 from stretto.train.entry import joining as jobs
 from stretto.train.job import Stopped
 from stretto.train.memory import MOST, carry
-from stretto.train.passes import Misplaced
-from stretto.train.team import Left
+from stretto.train.team import Left, Misplaced
 
 
 def run_script(path: str, argv: Sequence[str]) -> int:

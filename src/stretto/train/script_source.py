@@ -1,0 +1,133 @@
+"""Reads a script's source, never runs it: which of its variables carry something from turn to turn, and which decide what it does.
+
+Scopes are not told apart, and only plain names and attributes of plain names are looked at: a hint for messages, and a list of what
+is worth comparing.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+from collections.abc import Iterable, Iterator
+
+_STEERING = {"step", "zero_grad", "backward", "exit", "load_state_dict", "update_parameters", "requires_grad_"}
+"""Methods that change what is trained: an `if` around one of them decides something."""
+
+
+@functools.lru_cache(maxsize=16)
+def parse(path: str) -> ast.Module:
+    """The source as a tree; empty where there is none to read. Notebook cells are found as well."""
+    try:
+        return ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError):
+        return ast.Module(body=[], type_ignores=[])
+
+
+def carried_at(path: str, line: int) -> list[str]:
+    """Variables that the loop at this line sets, and uses before it sets them: their values come from the turn before."""
+    loops = [node for node in ast.walk(parse(path)) if isinstance(node, ast.For) and node.lineno <= line <= node.iter.lineno]
+    return [name for loop in loops[-1:] for name in _carried(loop.body, _names(loop.target), sums=False)]
+
+
+@functools.lru_cache(maxsize=16)
+def counters(path: str) -> tuple[tuple[str, int], ...]:
+    """The counters of `for i, step in enumerate(data)` that decide something in a loop with another loop inside, with lines."""
+    tree = parse(path)
+    tested = {name for test, _, _ in _decisions(tree) for name in _names(test)}
+    found: list[tuple[str, int]] = []
+    for loop in ast.walk(tree):
+        if (isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) and "enumerate" in _names(loop.iter.func)
+                and isinstance(loop.target, ast.Tuple) and isinstance(loop.target.elts[0], ast.Name)
+                and any(isinstance(inner, ast.For) and inner is not loop for inner in ast.walk(loop))
+                and loop.target.elts[0].id in tested):
+            found.append((loop.target.elts[0].id, loop.lineno))
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=16)
+def deciding(path: str) -> tuple[tuple[str, int], ...]:
+    """Variables, with lines, that are carried through a loop and decide by an `if` whether it goes on or what is trained."""
+    tree = parse(path)
+    carried = {name for loop in ast.walk(tree) if isinstance(loop, ast.For | ast.While)
+               for name in _carried(loop.body, _names(loop.target) if isinstance(loop, ast.For) else set(), sums=True)}
+    chosen: dict[str, int] = {}
+    for _ in range(4):  # a variable that decides about a deciding one decides as well
+        before = len(chosen)
+        for test, body, line in _decisions(tree, also=chosen.keys()):
+            for name in _names(test) & carried:
+                chosen.setdefault(name, line)
+            del body
+        if len(chosen) == before:
+            break
+    return tuple(sorted(chosen.items(), key=lambda item: item[1]))
+
+
+@functools.lru_cache(maxsize=16)
+def tested_objects(path: str) -> frozenset[str]:
+    """Names of objects one of whose attributes, or whose call, decides something: an early stopping of the script's own."""
+    found: set[str] = set()
+    for test, _, _ in _decisions(parse(path)):
+        for node in ast.walk(test):
+            if isinstance(node, ast.Attribute | ast.Call):
+                inner = node.value if isinstance(node, ast.Attribute) else node.func
+                found |= {inner.id} if isinstance(inner, ast.Name) else set()
+    return frozenset(found)
+
+
+def _decisions(tree: ast.AST, also: Iterable[str] = ()) -> Iterator[tuple[ast.expr, list[ast.stmt], int]]:
+    """The tests of those `if`s whose branches leave a loop, change what is trained, or set one of these names."""
+    names = set(also)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If):
+            branches = [*node.body, *node.orelse]
+            if any(_steers(inner, names) for statement in branches for inner in ast.walk(statement)):
+                yield node.test, branches, node.lineno
+
+
+def _steers(node: ast.AST, names: set[str]) -> bool:
+    if isinstance(node, ast.Break | ast.Return | ast.Raise | ast.Continue):
+        return True
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Attribute) and node.func.attr in _STEERING
+    if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store):
+        return _dotted(node) in names or not (isinstance(node, ast.Attribute) and _dotted(node).startswith("self."))
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in names
+
+
+def _dotted(node: ast.AST) -> str:
+    """`name` or `name.attribute`; nothing for anything longer."""
+    if isinstance(node, ast.Name):
+        return node.id
+    return f"{node.value.id}.{node.attr}" if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) else ""
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {name for one in ast.walk(node) if (name := _dotted(one))}
+
+
+def _loaded(statement: ast.stmt) -> set[str]:
+    loads = {_dotted(node) for node in ast.walk(statement)
+             if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)}
+    return loads | {_dotted(node.target) for node in ast.walk(statement) if isinstance(node, ast.AugAssign)} - {""}
+
+
+def _stored(statement: ast.stmt, *, sums: bool) -> set[str]:
+    return {_dotted(node) for node in ast.walk(statement)
+            if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store)
+            and (sums or not isinstance(statement, ast.AugAssign))} - {""}
+
+
+def _carried(body: list[ast.stmt], given: set[str], *, sums: bool) -> list[str]:
+    """Names whose values in one turn of a loop come from the turn before. `sums` counts `+=` as well."""
+    everything = {name for statement in body for name in _stored(statement, sums=sums)}
+    seen, found = set(given), list[str]()
+    for statement in body:
+        own = _names(statement.target) if isinstance(statement, ast.For) else set[str]()
+        found += sorted(name for name in (_loaded(statement) & everything) - seen - own if name not in found)
+        if isinstance(statement, ast.Assign | ast.AnnAssign | ast.For | ast.With):
+            seen |= _stored(statement, sums=sums)
+    conditional = {name for statement in body if isinstance(statement, ast.If | ast.Try) for name in _stored(statement, sums=sums)}
+    if sums:
+        found += sorted(name for name in conditional & everything - seen if name not in found)
+    return found

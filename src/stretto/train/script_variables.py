@@ -1,0 +1,106 @@
+"""Variables of the script's own that decide what is trained: a worker that joins or resumes begins them anew.
+
+They cannot be given to it. So their values travel with the state, and a worker whose own values differ when it reaches the job's
+place is refused by name, before its first step.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from types import FrameType
+from typing import Any
+
+import torch
+
+from stretto.train import script_source
+
+_PLAIN = (bool, int, float, str, type(None))
+_LIBRARIES = tuple({os.path.dirname(os.path.dirname(os.path.abspath(__file__))), sysconfig.get_path("stdlib"),
+                    *site.getsitepackages()})
+MOST = 200
+"""Variables that are looked at."""
+
+
+def script_frames() -> Iterator[FrameType]:
+    """The frames of the script on this thread's stack, the nearest first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith((*_LIBRARIES, "<frozen")):
+            yield frame
+        frame = frame.f_back
+
+
+def variables(shared: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of the deciding variables at this moment, by name. What is shared is left out."""
+    known = {id(one) for one in shared.values()} | {id(getattr(one, "values", None)) for one in shared.values()}
+    found: dict[str, Any] = {}
+    for frame in script_frames():
+        path, values = frame.f_code.co_filename, {**frame.f_globals, **frame.f_locals}
+        for name, _ in script_source.deciding(path):
+            found.setdefault(name, _plain(_look_up(values, name)))
+        for name in script_source.tested_objects(path):
+            held = values.get(name)
+            if id(held) not in known and _is_own(held):
+                for key, value in vars(held).items():
+                    found.setdefault(f"{name}.{key}", _plain(value))
+    return {name: value for name, value in list(found.items())[:MOST] if value is not _missing}
+
+
+def difference(given: Mapping[str, Any], own: Mapping[str, Any], *, position: int) -> str:
+    """What differs, and how to mend it; nothing where a worker may go on. `position` is the step within the epoch."""
+    for name, value in given.items():
+        if name in own and own[name] != value and not (own[name] != own[name] and value != value):
+            return (f"`{name}` is {own[name]!r} here and {value!r} in the job: it decides what is trained, and begins anew on a "
+                    f"worker that joins or resumes. {advice(name)}")
+    for frame in script_frames():
+        for name, line in script_source.counters(frame.f_code.co_filename):
+            if position:
+                return (f"`{name}` of enumerate ({os.path.basename(frame.f_code.co_filename)}:{line}) begins at 0 here, and the job is "
+                        f"at step {position} of the epoch: it decides what is trained. Use step.index or job.step instead")
+    return ""
+
+
+def advice(name: str) -> str:
+    """The two lines that mend it."""
+    short = name.rpartition(".")[2]
+    return f"Share it: `job.state.{short} = …` before training, and `job.state.{short}` wherever the script uses `{name}`"
+
+
+def suspects() -> str:
+    """The variables that most likely make one worker's script do something else, for messages; nothing where none is found."""
+    path = sys.argv[0] if sys.argv else ""
+    if not path:
+        return ""
+    for name, line in script_source.counters(path):
+        return f" (likely `{name}` of enumerate, {os.path.basename(path)}:{line}. Use step.index or job.step instead)"
+    for name, line in script_source.deciding(path):
+        return f" (likely `{name}`, {os.path.basename(path)}:{line}. {advice(name)})"
+    return ""
+
+
+_missing = object()
+
+
+def _look_up(values: Mapping[str, Any], name: str) -> Any:
+    first, _, attribute = name.partition(".")
+    held = values.get(first, _missing)
+    return held if not attribute or held is _missing else getattr(held, attribute, _missing)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return value.detach().item()
+    return value if type(value) in _PLAIN else _missing
+
+
+def _is_own(value: Any) -> bool:
+    """An instance of a class of the script's."""
+    if isinstance(value, type) or not hasattr(value, "__dict__") or type(value).__module__ == "builtins":
+        return False
+    path = getattr(sys.modules.get(type(value).__module__), "__file__", None) or ""
+    return not os.path.abspath(path).startswith(_LIBRARIES)
