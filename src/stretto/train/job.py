@@ -240,7 +240,7 @@ class Job:
         """This worker's script has passed the place where the job trains without training there."""
         assert self._catch_up is not None
         return self._admission.refusal(
-            f"its script {what} without reaching the loop over loader {self._catch_up.loader}, where the job is at step {self.step}: "
+            f"its script {what} without reaching the loop over loader {self._catch_up.loader} that the job is in (step {self.step}): "
             "whatever decides that must be the same on every worker (job.epochs, job.step, shared state)"
         )
 

@@ -60,8 +60,8 @@ def difference(given: Mapping[str, Any], own: Mapping[str, Any], *, position: in
     for frame in script_frames():
         for name, line in script_source.counters(frame.f_code.co_filename):
             if position:
-                return (f"`{name}` of enumerate ({os.path.basename(frame.f_code.co_filename)}:{line}) begins at 0 here, and the job is "
-                        f"at step {position} of the epoch: it decides what is trained. Use step.index or job.step instead")
+                return (f"`{name}` of enumerate ({os.path.basename(frame.f_code.co_filename)}:{line}) begins at 0 here, the job "
+                        f"is at step {position} of the epoch: it decides what is trained. Use step.index or job.step instead")
     return ""
 
 
