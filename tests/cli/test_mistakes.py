@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from stretto.agent.records.folder import RunFolder, write_json
+from stretto.cli.scripts import own_frames
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -31,6 +34,69 @@ PARSER = [
     (["submit", "train.py", "--lr", "1"], "put -- before the command: stretto submit -- python train.py --lr"),
     (["tokens", "crate"], "did you mean 'create'?"),
 ]
+FILES = [
+    (["run", "nowhere.py"], "nowhere.py does not exist: name the training script"),
+    (["run", "folder"], "folder is a folder, not a script"),
+    (["run", "syntax.py"], "syntax.py:2: SyntaxError: "),
+    (["run", "indent.py"], "indent.py:2: IndentationError: "),
+    (["run", "binary.py"], "binary.py is not a Python script: it has NUL bytes in it"),
+    (["run", "latin.py"], "latin.py:1: SyntaxError: "),
+    (["run", "job.yaml"], "job.yaml is a job file, not a script: give it to a server with `stretto submit job.yaml`"),
+    (["run", "book.ipynb"], "book.ipynb is a notebook, not a script"),
+    (["run", "--restart-mode", "torchrun", "syntax.py"], "syntax.py:2: SyntaxError: "),
+    (["run", "--replay", "nobody"], "there is no run 'nobody' in runs (it has no runs)"),
+    (["run", "--checkpoint", "job.yaml", "job.py"], "checkpoints cannot be written to"),
+    (["run", "--checkpoint", "foo://x", "job.py"], "--checkpoint foo://x cannot be used"),
+    (["ps", "--runs", "job.yaml"], "--runs job.yaml is not a folder"),
+    (["ps", "--runs", "nowhere"], "--runs nowhere does not exist"),
+    (["submit", "folder"], "folder is a folder: name a job file, or a command after --"),
+    (["submit", "nowhere.yaml"], "nowhere.yaml cannot be read: No such file or directory"),
+    (["submit", "empty.yaml"], "empty.yaml:1: a job file is a list of `key: value` lines, this is empty"),
+    (["submit", "job.yaml"], "job.yaml:1: run: is missing; add `run: …`"),
+    (["submit", "job.yaml", "more"], "job.yaml is a job file, what follows it is not used: more"),
+    (["simulate", "nowhere.csv"], "no workload at nowhere.csv"),
+]
+NUMBERS = [
+    (["run", "--workers", "", "job.py"], "--workers '' is neither a number nor a range"),
+    (["run", "--workers", "1:", "job.py"], "--workers '1:' is neither a number nor a range"),
+    (["run", "--workers", "1-4", "job.py"], "--workers '1-4' is neither a number nor a range: write --workers 2 or --workers 1:4"),
+    (["run", "--workers", "2.5", "job.py"], "--workers '2.5' is neither a number nor a range"),
+    (["run", "--checkpoint", "c", "--checkpoint-every", "soon", "job.py"], "--checkpoint-every 'soon' is neither"),
+    (["run", "--checkpoint", "c", "--keep", "0", "job.py"], "--keep 0 is too small"),
+    (["run", "--checkpoint-every", "5", "job.py"], "says how often, but not where to: add --checkpoint DIR"),
+    (["run", "--autoscale", "bogus", "--workers", "1:4", "job.py"], "--autoscale 'bogus'"),
+    (["run", "--stragglers", "evict", "job.py"], "--stragglers 'evict' is not one of rebalance, replace, ignore"),
+    (["run", "--restart-mode", "mpi", "job.py"], "--restart-mode 'mpi' is unknown: there is torchrun"),
+    (["run", "--nproc-per-node", "2", "job.py"], "add --restart-mode torchrun, or use --workers"),
+    (["run", "--store", "redis://x", "--job", "a", "job.py"], "--store 'redis://x' is no store: write etcd://"),
+    (["run", "--store", "tcp://x:1", "job.py"], "needs the job's name, the same on every host: --job NAME"),
+    (["run", "--job", "a", "job.py"], "say which store they share with --store"),
+    (["run", "--hosts", "", "job.py"], "--hosts '' must name at least one host"),
+    (["scale", "x", "-1"], "-1 is a negative number: `stretto scale` takes none"),
+    (["submit", "--deadline", "soon", "--", "sleep", "1"], "--deadline 'soon' is neither a time nor a span: write 2h, 30m"),
+    (["submit", "--env", "X", "--", "sleep", "1"], "--env 'X' has no '=': write --env KEY=VALUE"),
+    (["submit", "--env", "=x", "--", "sleep", "1"], "--env '=x' has no name before '=': write --env KEY=VALUE"),
+    (["submit", "--workers", "0", "--", "sleep", "1"], "--workers 0 allows no number"),
+    (["serve", "--port", "99999"], "--port 99999 is out of range: 0 (any) to 65535"),
+    (["serve", "--slots", "0"], "--slots 0 is out of range: 1 to 4096"),
+    (["serve", "--quota", "0"], "--quota 0 lets nobody run anything: give at least 1, or leave it out"),
+    (["serve", "--price", "-1"], "--price -1 is below 0"),
+    (["serve", "--interval", "0"], "--interval 0 and --policy-timeout 5 must be above 0 s"),
+    (["serve", "--host", "0.0.0.0"], "would send tokens over the network in the clear"),
+    (["serve", "--home", "job.yaml"], "choose another with --home DIR"),
+    (["serve", "--home", "h", "--database", "nonsense"], "--database 'nonsense' is not a URL"),
+    (["serve", "--home", "h", "--policy", "nope"], "--policy 'nope' does not exist: choose one of "),
+]
+NAMES = [
+    *(([verb, "nobody", *more], "there is no run 'nobody' in runs (it has no runs)") for verb, *more in (
+        ("show",), ("explain",), ("logs",), ("stop",), ("drain",), ("audit",), ("plot",), ("checkpoints",), ("resume",),
+        ("export", "out.safetensors"), ("scale", "2"))),
+    (["attach", "nobody"], "no job 'nobody' was started from here with --hosts"),
+    *(([*words], "no job server is known: there is no login in ") for words in (
+        ("pause", "x"), ("cancel", "x"), ("rm", "x"), ("events", "x"), ("nodes",), ("policies",), ("tokens", "list"), ("top",),
+        ("submit", "--", "python", "job.py"))),
+    (["nodes", "--server", "localhost:1"], "no token is known for the job server localhost:1"),
+]
 SCRIPTS = [
     (["run", "python", "job.py"], "leave `python` out, stretto starts Python by itself: stretto run job.py"),
     (["run", "--workers", "2", "python3", "-u", "job.py", "--lr", "1"], "leave `python3` out, stretto starts Python by itself: "
@@ -44,15 +110,93 @@ SCRIPTS = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "message"), PARSER + SCRIPTS)
-def test_a_mistake_is_one_sentence_with_the_fix(call: Call, tmp_path: Path, arguments: list[str], message: str) -> None:
-    (tmp_path / "job.py").write_text("")
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with all kinds of files, and no server anywhere."""
+    for name in ("STRETTO_SERVER", "STRETTO_TOKEN", "STRETTO_RUNS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("STRETTO_HOME", str(tmp_path / "nobody-home"))
+    for name, text in {"job.py": "", "syntax.py": "x = 1\ndef f(:\n", "indent.py": "if 1:\nx = 1\n", "binary.py": "\0\1",
+                       "job.yaml": "name: a\n", "empty.yaml": "", "book.ipynb": "{}"}.items():  # fmt: skip
+        (tmp_path / name).write_text(text)
+    (tmp_path / "latin.py").write_bytes("x = 'ä'\n".encode("latin-1"))
+    (tmp_path / "folder").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(("arguments", "message"), [*PARSER, *FILES, *NUMBERS, *NAMES, *SCRIPTS])
+def test_a_mistake_is_one_sentence_with_the_fix(call: Call, place: Path, arguments: list[str], message: str) -> None:
     code, out, err = call(*arguments)
     assert message in err
     assert (code, out) == (2, "")
     assert err.startswith("error: ")
     assert len(err.splitlines()) == 1
-    assert not (tmp_path / "runs").exists()
+    assert not (place / "runs").exists() or not list((place / "runs").iterdir()), "nothing is left of it"
+
+
+def test_a_name_that_was_misspelt_is_guessed(call: Call, place: Path) -> None:
+    folder = RunFolder(place / "runs" / "digits-1")
+    folder.logs.mkdir(parents=True)
+    write_json(folder.request, {"name": "digits-1", "script": "digits.py", "args": [], "least": 1, "most": 4})
+    assert "did you mean 'digits-1'?" in call("show", "digts-1")[2]
+    assert "did you mean 'digits'?" in call("show", "digits.py")[2]
+    (folder.logs / "worker-0.log").write_text("")
+    assert "has no log of worker 'w9': it has w0, and agent" in call("logs", "digits-1", "--worker", "w9")[2]
+    assert "--output folder is a folder: name the picture's file" in call("plot", "digits-1", "-o", "folder")[2]
+
+
+@pytest.mark.parametrize(("server", "token", "message", "code"), [
+    ("127.0.0.1:1", "x", "the job server '127.0.0.1:1' is not a URL: write http://127.0.0.1:1", 2),
+    ("http://127.0.0.1:1", "x\u00e4", "the token has characters that no token has: set STRETTO_TOKEN", 2),
+    ("http://127.0.0.1:1", "x", "cannot be reached ([Errno 111] Connection refused): is `stretto serve` running?", 1),
+    ("http://127.0.0.1:1", "", "no token is known for the job server http://127.0.0.1:1: set STRETTO_TOKEN", 2),
+    ("other", "x", "answered 404, and not as a stretto job server does: is the address right?", 1),
+    ("https", "x", "is it http://, not https://?", 1),
+])
+def test_a_server_that_cannot_be_asked_is_told_with_the_fix(
+    call: Call, place: Path, monkeypatch: pytest.MonkeyPatch, server: str, token: str, message: str, code: int
+) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{other.server_port}"
+        monkeypatch.setenv("STRETTO_SERVER", {"other": f"http://{address}", "https": f"https://{address}"}.get(server, server))
+        monkeypatch.setenv("STRETTO_TOKEN", token)
+        found, _, err = call("nodes")
+        other.shutdown()
+    assert message in err
+    assert (found, len(err.splitlines())) == (code, 1)
+
+
+def test_a_port_that_is_in_use_is_told(call: Call, place: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as other:
+        code, _, err = call("serve", "--home", "h", "--port", str(other.server_port))
+    assert code == 2
+    assert f"127.0.0.1:{other.server_port} cannot be listened on: Address already in use: choose another with --port" in err
+
+
+class Other(BaseHTTPRequestHandler):
+    """A web server that is not ours."""
+
+    def do_GET(self) -> None:
+        self.send_error(404)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_a_traceback_begins_in_the_script() -> None:
+    text = """Traceback (most recent call last):
+  File "/x/stretto/train/entry/worker.py", line 57, in _run
+    runpy.run_path(path, run_name="__main__")
+  File "<frozen runpy>", line 291, in run_path
+  File "train.py", line 1, in <module>
+    1/0
+    ~^~
+ZeroDivisionError: division by zero
+"""
+    assert own_frames(text).splitlines() == [
+        "Traceback (most recent call last):", '  File "train.py", line 1, in <module>', "    1/0", "    ~^~",
+        "ZeroDivisionError: division by zero"]
 
 
 @pytest.mark.parametrize("behind", [["--workers", "4"], ["--lr", "1", "--workers", "4"], ["--workers=4"], ["-w", "4"]])

@@ -52,7 +52,7 @@ class Fleeting:
     def log(self, job: str, life: int, run: str) -> Mapping[str, str]:
         return {"console": __file__}
 
-    def missing(self, work: Work, workdir: str | None) -> str | None:
+    def missing(self, work: Work, workdir: str | None, env: Mapping[str, str]) -> str | None:
         return None
 
     def resumable(self, job: str, run: str) -> bool:

@@ -102,10 +102,14 @@ def test_a_script_that_fails_at_once_is_classified(server: Running, tmp_path: Pa
         made = client.submit(job("fails", more=("--fail-at", "0")))
         ended = client.wait(made.id, timeout_s=120)
         assert (ended.state, ended.error) == ("failed", "ValueError: as it was told to")
-        nothing = client.submit({"name": "nothing", "run": ["/no/such/program"]})
+        with pytest.raises(ServerError, match="run: /no/such/program does not exist on the server's machine"):
+            client.submit({"name": "nothing", "run": ["/no/such/program"]})
+        (tmp_path / "program").write_text("#!/no/such/interpreter\n")
+        (tmp_path / "program").chmod(0o755)
+        nothing = client.submit({"name": "nothing", "run": [str(tmp_path / "program")]})
         ended = client.wait(nothing.id, timeout_s=120)
         assert ended.state == "failed"
-        assert "/no/such/program" in str(ended.error)
+        assert str(tmp_path / "program") in str(ended.error)
         with pytest.raises(ServerError, match="workdir: /no/such/folder does not exist on the server's machine"):
             client.submit({**job("nowhere"), "workdir": "/no/such/folder"})
         (tmp_path / "work").mkdir()

@@ -106,18 +106,20 @@ def test_a_plain_process_has_one_size_and_says_so() -> None:
     for run in scripts:
         spec = SPEC.model_copy(update={"run": run})
         assert limits(record(spec=spec), Known()) == (1, 4, "")
-        assert note(spec, ended=False, steps=0) == ""
+        assert note(spec, state=JobState.RUNNING, steps=0) == ""
     spec = SPEC.model_copy(update={"run": ["bash", "go.sh"]})
     assert limits(record(spec=spec), Known()) == (1, 1, "plain")
-    assert note(spec, ended=False, steps=0).startswith("`bash go.sh` is not a stretto script: one plain process, never scaled")
-    assert note(spec, ended=True, steps=0) == "its command never called stretto.join: nothing was elastic"
+    told = note(spec, state=JobState.RUNNING, steps=0)
+    assert told.startswith("`bash go.sh` is not a stretto script: one plain process, never scaled")
+    assert note(spec, state=JobState.FAILED, steps=0) == "", "its error says more"
+    assert note(spec, state=JobState.FINISHED, steps=0) == "its command never called stretto.join: nothing was elastic"
     assert ending(record(spec=spec), Known(), Sighting(Seen.GONE, code=0), resumable=False).text == (
         "finished; its command never called stretto.join: nothing was elastic")
     inside = SPEC.model_copy(update={"run": "cd x && stretto run train.py"})
-    assert note(inside, ended=True, steps=0), "it was about to, and never did"
-    assert note(inside, ended=True, steps=7) == ""
+    assert note(inside, state=JobState.FINISHED, steps=0), "it was about to, and never did"
+    assert note(inside, state=JobState.FINISHED, steps=7) == ""
     meant = spec.model_copy(update={"plain": True})
-    assert note(meant, ended=True, steps=0) == note(meant, ended=False, steps=0) == ""
+    assert note(meant, state=JobState.FINISHED, steps=0) == note(meant, state=JobState.RUNNING, steps=0) == ""
 
 
 # -- journals ------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 
 from stretto.agent.hosts.shared import Shared
 from stretto.agent.saving import Checkpoints
+from stretto.agent.scripts import check_script
 from stretto.batching.autoscale import Config, parse_autoscale
 from stretto.batching.stragglers import parse_mode
 from stretto.core.errors import UsageError
@@ -75,6 +76,7 @@ class RunOptions:
         if not os.path.isfile(self.script):
             kind = "is a folder, not a script" if os.path.isdir(self.script) else "does not exist"
             raise UsageError(f"{self.script} {kind}: name the training script, from {os.getcwd()} or with its whole path")
+        check_script(self.script)
         if not 1 <= self.least <= self.most:
             raise UsageError(f"--workers {self.least}:{self.most} is not a range of workers: the fewest must be at least 1 "
                              "and not above the most, as in --workers 1:4")
@@ -116,8 +118,8 @@ class RunOptions:
 
 def parse_workers(text: str) -> tuple[int, int]:
     """`3` or `1:4`."""
-    low, _, high = text.partition(":")
+    low, sign, high = text.partition(":")
     try:
-        return int(low), int(high or low)
+        return int(low), int(high if sign else low)
     except ValueError:
         raise UsageError(f"--workers {text!r} is neither a number nor a range: write --workers 2 or --workers 1:4") from None

@@ -40,7 +40,7 @@ def vault_of(folder: RunFolder) -> Vault:
     """Where a run's checkpoints lie. `UsageError` if it has none by request."""
     options = RunOptions.read(folder.read(folder.request) or {})
     if options.checkpoints is None:
-        raise UsageError(f"run {folder.name!r} was started without --checkpoint")
+        raise UsageError(f"run {folder.name!r} was started without --checkpoint DIR: it has saved nothing")
     return open_vault(options.checkpoints.url)
 
 

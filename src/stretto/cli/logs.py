@@ -33,8 +33,9 @@ def command(
         ended = not follow or folder.read(folder.result) is not None or not alive(folder)
         paths = _paths(folder, worker)
         if not paths and worker is not None and ended:
-            known = ", ".join(path.stem.removeprefix("worker-") for path in _paths(folder, None)) or "none"
-            raise UsageError(f"run {folder.name!r} has no log of worker {worker!r}: there are {known}")
+            known = ", ".join(f"w{path.stem.removeprefix('worker-')}" for path in _paths(folder, None))
+            there = f"it has {known}, and agent" if known else "none of its workers has begun"
+            raise UsageError(f"run {folder.name!r} has no log of worker {worker!r}: {there}")
         for path in paths:
             tails.setdefault(path, _Tail(path)).print_new(last=ended)
         if ended:

@@ -50,6 +50,8 @@ def sentence(error: Any) -> str:
 
 def _no_option(error: Any, command: str) -> str:
     flag = error.option_name
+    if flag[1:].isdigit():
+        return f"{flag} is a negative number: `{command}` takes none"
     if error.ctx is not None and error.ctx.parent is None:
         return f"stretto itself has no option {flag}: options follow the verb, as in `stretto run --workers 4 train.py`"
     known = [name for one in error.ctx.command.params for name in one.opts] if error.ctx is not None else []

@@ -33,6 +33,8 @@ def command(
 ) -> None:
     folders = [find(one, runs=runs_folder(runs)) for one in run]
     path = output or folders[0].path / "plot.png"
+    if path.is_dir():
+        raise UsageError(f"--output {path} is a folder: name the picture's file, as in {path / 'plot.png'}")
     draw(folders, path, metric=metric)
     print(path)
 

@@ -10,6 +10,7 @@ from typer import Option
 
 from stretto.agent.records.folder import every
 from stretto.cli.common import Json, Runs, emit, runs_folder, standing
+from stretto.core.errors import UsageError
 
 SHOWN = 20
 
@@ -18,6 +19,9 @@ def command(
     *, runs: Runs = None, all: Annotated[bool, Option("--all", "-a", help=f"All, not only the last {SHOWN}.")] = False,
     json: Json = False,
 ) -> None:
+    if runs is not None and not runs.is_dir():
+        kind = "is not a folder" if runs.exists() else "does not exist"
+        raise UsageError(f"--runs {runs} {kind}: name the folder that the runs are in")
     folders = list(every(runs_folder(runs)))
     rows = [standing(folder) for folder in (folders if all else folders[-SHOWN:])]
     if json:

@@ -21,7 +21,7 @@ from stretto.cli.replay import again
 from stretto.cli.restart import MODES, Flags, open_restarting
 from stretto.cli.restart import run as restart
 from stretto.cli.screen import JsonLines, Screen
-from stretto.cli.scripts import check_launcher, given, no_module, stray_flags, stray_hint
+from stretto.cli.scripts import check_launcher, given, no_module, own_frames, stray_flags, stray_hint
 from stretto.core.errors import UsageError
 
 RESTARTS = 3
@@ -104,7 +104,7 @@ def command(
     if detach:
         return _detached(job=job, runs=runs)
     _check_mode(restart_mode, of_torchrun=nproc_per_node is not None or nnodes is not None or standalone)
-    least, most = parse_workers(workers or "1")
+    least, most = parse_workers("1" if workers is None else workers)
     if restart_mode is not None:
         flags = Flags.read(nnodes=nnodes, nproc_per_node=nproc_per_node, max_restarts=max_restarts)
         least, most, start = flags.bounds((least, most) if workers else None, start)
@@ -197,7 +197,7 @@ def watch(folder: RunFolder, go: Callable[[Observer], Outcome], *, quiet: bool, 
 def _conclude(outcome: Outcome, folder: RunFolder, *, quiet: bool) -> None:
     if outcome.error is not None:
         if outcome.traceback:
-            print(outcome.traceback.rstrip(), file=sys.stderr)
+            print(own_frames(outcome.traceback).rstrip(), file=sys.stderr)
         print(f"error: {outcome.error}", file=sys.stderr)
     elif not quiet:
         digest = f", digest {outcome.digest}" if outcome.digest else ""

@@ -75,6 +75,20 @@ def stray_hint(verb: str, rest: str, found: Sequence[str], *, name: str | None =
     return f"{words} after {name or rest} goes to the script; put it before: {verb} {words} {rest}"
 
 
+def own_frames(traceback: str) -> str:
+    """A script's traceback from its first line on, without the frames that started it."""
+    lines, kept = traceback.splitlines(), list[str]()
+    ours = False
+    for line in lines:
+        if line.startswith('  File "'):
+            ours = "<frozen runpy>" in line or "/stretto/train/entry/worker.py" in line
+        elif not line.startswith("    "):
+            ours = False
+        if not ours:
+            kept.append(line)
+    return "\n".join(kept)
+
+
 def _text(script: str) -> str:
     try:
         with open(script, encoding="utf-8", errors="replace") as file:

@@ -49,7 +49,7 @@ def command(
         if wait:
             job = ask.wait(job.id)
     if not show(job, output):
-        print(f"{job.id} {job.name}: {job.state}")
+        print(f"{job.id} {job.name}: {job.state}" + (f": {job.error}" if job.error else ""))
     if job.note:
         print(f"warning: {job.note}", file=sys.stderr)
     if wait and job.state != "finished":
@@ -67,7 +67,9 @@ def _hint(context: Context, what: list[str]) -> None:
 
 def _job(what: list[str], *, workers: str | None, name: str | None, workdir: Path | None) -> dict[str, Any]:
     first = Path(what[0])
-    if first.suffix in (".yaml", ".yml"):
+    if first.is_dir():
+        raise UsageError(f"{what[0]} is a folder: name a job file, or a command after --")
+    if first.suffix in (".yaml", ".yml", ".json"):
         from stretto.server.jobs.jobfile import read_job_file
 
         if len(what) > 1:
@@ -101,8 +103,9 @@ def _envs(pairs: list[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for pair in pairs:
         key, sign, value = pair.partition("=")
-        if not sign:
-            raise UsageError(f"--env {pair!r} has no '=': write --env KEY=VALUE")
+        if not sign or not key:
+            lacks = "'='" if key else "name before '='"
+            raise UsageError(f"--env {pair!r} has no {lacks}: write --env KEY=VALUE")
         found[key] = value
     return found
 

@@ -121,7 +121,7 @@ class Cluster(Protocol):
         """What happens, in order for each job, in portions. Ends when the cluster is closed."""
         ...
 
-    def missing(self, work: Work, workdir: str | None) -> str | None:
+    def missing(self, work: Work, workdir: str | None, env: Mapping[str, str]) -> str | None:
         """What is not there that a job would need to start, with the fix; None if nothing is known to be missing."""
         ...
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from stretto.clusters.base import Work
@@ -12,11 +14,13 @@ from stretto.clusters.base import Work
 PYTHON = re.compile(r"^(.*/)?python(3(\.(\d+))?)?$")
 
 
-def missing(work: Work, workdir: str | None, *, scripts: bool = True) -> str | None:
+def missing(work: Work, workdir: str | None, *, env: Mapping[str, str], scripts: bool = True) -> str | None:
     """The first thing that a job cannot be started without, with the fix; None if all is there. Without `scripts`, the folder."""
     if workdir is not None and not os.path.isdir(workdir):
         kind = "is a file, not a folder" if os.path.exists(workdir) else "does not exist on the server's machine"
         return f"workdir: {workdir} {kind}: make it, or change workdir"
+    if work.command and (text := _missing_program(work.command[0], workdir, env)) is not None:
+        return text
     if not scripts:
         return None
     if work.python and (text := _other_python(work.python, workdir)) is not None:
@@ -41,6 +45,17 @@ def _other_python(word: str, workdir: str | None) -> str | None:
         return f"run: {word} is not the server's Python ({sys.executable}), which runs all scripts: write `python`"
     if minor and f"3.{minor}" != own:
         return f"run: {word} is not the server's Python {own}, which runs all scripts: write `python`"
+    return None
+
+
+def _missing_program(program: str, workdir: str | None, env: Mapping[str, str]) -> str | None:
+    if "/" in program:
+        path = os.path.join(workdir or "", program)
+        if os.path.isabs(path) and not os.path.isfile(path):
+            return f"run: {path} does not exist on the server's machine: name a script or a program"
+        return None
+    if shutil.which(program, path=env.get("PATH")) is None:
+        return f"run: the server finds no program {program!r}: install it, or name a script, as in [python, train.py]"
     return None
 
 

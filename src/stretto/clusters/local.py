@@ -256,8 +256,8 @@ class LocalCluster:
 
     # -- what is left --------------------------------------------------------------------------------------------
 
-    def missing(self, work: Work, workdir: str | None) -> str | None:
-        return missing(work, workdir, scripts=self.launcher == STRETTO)  # another launcher knows what its scripts are
+    def missing(self, work: Work, workdir: str | None, env: Mapping[str, str]) -> str | None:
+        return missing(work, workdir, env=env, scripts=self.launcher == STRETTO)  # another launcher knows what its scripts are
 
     def log(self, job: str, life: int, run: str) -> Mapping[str, str]:
         found = {"console": str(self.home / "jobs" / job / f"life-{life}" / "console.log")}

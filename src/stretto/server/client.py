@@ -80,6 +80,11 @@ class Client:
                 "started with `--home DIR`, set STRETTO_HOME=DIR; for one elsewhere, set STRETTO_SERVER and STRETTO_TOKEN"
             )
         self.url, secret = found
+        if not self.url.startswith(("http://", "https://")):
+            raise UsageError(f"the job server {self.url!r} is not a URL: write http://{self.url} (--server, or STRETTO_SERVER)")
+        if not secret.isascii() or not secret.isprintable():
+            fix = "set STRETTO_TOKEN to what `stretto serve` or `stretto tokens create` has printed"
+            raise UsageError(f"the token has characters that no token has: {fix}")
         self._http = httpx.Client(
             base_url=self.url, headers={"Authorization": f"Bearer {secret}"}, timeout=timeout_s, verify=verify, trust_env=False
         )
@@ -274,9 +279,8 @@ class Client:
                 if attempt + 1 < (RETRIES if again else 1):
                     time.sleep(0.3 * (attempt + 1))
                     continue
-                raise ServerError(
-                    f"the job server at {self.url} cannot be reached ({error}): is `stretto serve` running?"
-                ) from error
+                fix = "is it http://, not https://?" if "SSL" in str(error) else "is `stretto serve` running?"
+                raise ServerError(f"the job server at {self.url} cannot be reached ({error}): {fix}") from error
             if response.status_code == 429 and attempt + 1 < (RETRIES if again else 1):
                 time.sleep(min(5.0, float(response.headers.get("retry-after", "1"))))
                 continue
@@ -287,11 +291,16 @@ class Client:
 
 
 def _error(response: httpx.Response) -> ServerError:
+    where = f"{response.request.url.scheme}://{response.request.url.netloc.decode()}"
+    if response.status_code == 401:
+        text = f"the job server {where} does not accept this token: it is wrong, expired or revoked. Set STRETTO_TOKEN, or ask an "
+        return ServerError(text + "administrator for another one (`stretto tokens create`)", status=401)
     try:
         body = response.json()
         return ServerError(str(body["detail"]), status=response.status_code, errors=list(body.get("errors", [])))
     except (ValueError, KeyError, TypeError):
-        return ServerError(f"the server answered {response.status_code}", status=response.status_code)
+        text = f"{where} answered {response.status_code}, and not as a stretto job server does: is the address right?"
+        return ServerError(text, status=response.status_code)
 
 
 def frames(lines: Iterator[str]) -> Iterator[Frame]:

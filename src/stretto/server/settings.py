@@ -50,6 +50,11 @@ class Settings:
             raise UsageError(f"--port {self.port} is out of range: 0 (any) to 65535")
         if self.interval_s <= 0 or self.policy_timeout_s <= 0:
             raise UsageError(f"--interval {self.interval_s:g} and --policy-timeout {self.policy_timeout_s:g} must be above 0 s")
+        if self.quota is not None and self.quota < 1:
+            raise UsageError(f"--quota {self.quota} lets nobody run anything: give at least 1, or leave it out")
+        for flag, value in (("--price", self.price), ("--cooldown", self.cooldown_s)):
+            if value < 0:
+                raise UsageError(f"{flag} {value:g} is below 0: give 0 or more")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise UsageError("--tls-cert and --tls-key belong together: give both or none")
         for path in (self.tls_cert, self.tls_key):

@@ -6,11 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from stretto.core.text import quantity
+from stretto.server.models import JobId, TokenId
 from stretto.server.spec import EnvName, Name
 
 PATTERNS = {
     str(Name.__metadata__[0].pattern): "small letters, digits and hyphens inside, at most 48",  # type: ignore[attr-defined]
     str(EnvName.__metadata__[0].pattern): "letters, digits and underscores, no digit first, at most 128",  # type: ignore[attr-defined]
+}
+PATTERNS |= {
+    str(JobId.__metadata__[0].pattern): "is not the id of a job: see `stretto ps`",  # type: ignore[attr-defined]
+    str(TokenId.__metadata__[0].pattern): "is not the id of a token: see `stretto tokens list`",  # type: ignore[attr-defined]
 }
 MAPPING = "should be a mapping: `key: value` lines"
 KINDS = {
@@ -48,5 +53,6 @@ def words(error: Any) -> str:
 
 
 def place(loc: Sequence[str | int]) -> tuple[str | int, ...]:
-    """Where the mistake is, without the names of the types that were tried there."""
+    """Where the mistake is, without the names of the types that were tried there, and of the part of the request."""
+    loc = loc[1:] if len(loc) > 1 and loc[0] in ("path", "query", "header") else loc
     return tuple(part for part in loc if isinstance(part, int) or not ("[" in part or part in ("str", "list", "constrained-str")))

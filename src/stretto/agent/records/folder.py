@@ -9,6 +9,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +126,11 @@ def find(run: str, *, runs: Path) -> RunFolder:
             return RunFolder(path)
     known = [folder.name for folder in every(runs)][-5:]
     there = f"it has {', '.join(known)}" if known else "it has no runs"
-    raise RunNotFound(f"there is no run {run!r} in {runs} ({there}): see `stretto ps`, "
-                      "or name the folder with --runs DIR")
+    names = [folder.name for folder in every(runs)]
+    stems = [name.rpartition("-")[0] for name in names]
+    close = get_close_matches(run.removesuffix(".py"), [*names, *stems], n=1)
+    meant = f"did you mean {close[0]!r}? " if close else ""
+    raise RunNotFound(f"there is no run {run!r} in {runs} ({there}): {meant}see `stretto ps`, or name the folder with --runs DIR")
 
 
 def _numbers(runs: Path, stem: str) -> list[Path]:

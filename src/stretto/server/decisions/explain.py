@@ -59,7 +59,7 @@ class Scene:
     @property
     def note(self) -> str:
         """That its command is no stretto script, where nobody said that this is meant."""
-        words = note(self.record.spec, ended=self.record.state.ended, steps=self.steps)
+        words = note(self.record.spec, state=self.record.state, steps=self.steps)
         return f"; {words}" if words else ""
 
     @property

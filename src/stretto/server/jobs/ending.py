@@ -23,7 +23,7 @@ def ending(record: Record, known: Known, sighting: Sighting, *, resumable: bool)
     if state == "finished" or (code == 0 and not work_of(record.spec).elastic):
         steps = end.get("steps")
         text = f"finished after {quantity(steps, 'step')}" if steps is not None else "finished"
-        if steps is None and (told := note(record.spec, ended=True, steps=known.step)):
+        if steps is None and (told := note(record.spec, state=JobState.FINISHED, steps=known.step)):
             text += f"; {told}"
         return Draft("finished", text, {"digest": end.get("digest"), "steps": steps})
     if record.state is JobState.CANCELLING:

@@ -12,6 +12,7 @@ import shlex
 from pathlib import Path
 
 from stretto.clusters.base import Work
+from stretto.server.models import JobState
 from stretto.server.spec import Elastic, JobSpec
 
 PYTHON = re.compile(r"^(.*/)?python(3(\.\d+)?)?$")
@@ -55,11 +56,12 @@ def refusal(spec: JobSpec) -> str | None:
     return None
 
 
-def note(spec: JobSpec, *, ended: bool, steps: int) -> str:
+def note(spec: JobSpec, *, state: JobState, steps: int) -> str:
     """What everybody should know of a job whose command stretto cannot scale; empty where all is as it seems."""
-    if spec.plain or work_of(spec).elastic or (scales(spec) and (steps or not ended)):
+    finished = state is JobState.FINISHED
+    if spec.plain or work_of(spec).elastic or (scales(spec) and (steps or not finished)) or (state.ended and not finished):
         return ""
-    if ended:
+    if finished:
         return "its command never called stretto.join: nothing was elastic"
     shown = _shown(spec.run.split() if isinstance(spec.run, str) else spec.run)
     return (f"`{shown}` is not a stretto script: one plain process, never scaled; write `run: [python, train.py]`, or `plain: "

@@ -40,7 +40,7 @@ async def change_node(
     """A cordoned node gets no workers, and loses those it has at the next decision."""
     server = who.server
     if name not in {info.name for info in server.cluster.nodes()}:
-        raise HTTPException(404, f"there is no node {name}")
+        raise HTTPException(404, f"there is no node {name!r}: see `stretto nodes`")
     after = server.decider.cordoned | {name} if body.cordoned else server.decider.cordoned - {name}
     if after != server.decider.cordoned:
         await asyncio.to_thread(server.storage.set, "cordoned", sorted(after))

@@ -101,7 +101,7 @@ async def submit(
         raise HTTPException(429, f"{len(server.book.records)} jobs are kept, at most {server.settings.most_jobs}: remove old ones")
     if (text := refusal(spec)) is not None:
         raise HTTPException(422, f"run: {text}")
-    if (text := await asyncio.to_thread(server.cluster.missing, work_of(spec), spec.workdir)) is not None:
+    if (text := await asyncio.to_thread(server.cluster.missing, work_of(spec), spec.workdir, spec.envs)) is not None:
         raise HTTPException(422, text)
     job = make_id("j")
     draft = Draft("submitted", f"submitted as '{spec.name}'", {"id": job, "tenant": tenant, "spec": spec.model_dump(mode="json")})
