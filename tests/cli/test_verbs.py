@@ -253,7 +253,7 @@ def test_logs_are_shown_with_the_workers_names(call, tmp_path: Path) -> None:
     assert call("logs", "one", "--worker", "2", "-f")[1].startswith("[w2]")
     code, _, err = call("logs", "one", "--worker", "7")
     assert code == 2
-    assert "no log of worker '7': there are 0, 2, 10" in err
+    assert "no log of worker '7': it has w0, w2, w10, and agent" in err
 
 
 def test_a_verb_that_lacks_its_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
