@@ -32,6 +32,7 @@ SETTINGS = "settings of the optimizers"
 STATE = "shared state"
 ATTRIBUTES = "attributes of the modules"
 SAMPLES = "order of the samples"
+DATASET = "what the script has changed in the dataset"
 TENSORS = "shared tensors"
 
 
@@ -41,9 +42,11 @@ class Consistency:
     def __init__(self, shared: Shared, hooks: OptimizerHooks) -> None:
         self._shared = shared
         self._hooks = hooks
+        self._changes: dict[str, str] = {}
 
-    def checks(self, *, part: int, order: str) -> dict[str, str]:
+    def checks(self, *, part: int, order: str, changes: dict[str, str]) -> dict[str, str]:
         """One hash for each kind of thing. `part` is the part of the tensors' bytes whose turn it is."""
+        self._changes = changes
         found = {name: _hash(tell()) for name, tell in self._small().items()}
         return {**found, SAMPLES: order, TENSORS: f"{part % PARTS}:{self._sum(part % PARTS):x}"}
 
@@ -58,7 +61,8 @@ class Consistency:
         return _plain(tell()) if tell is not None else None
 
     def _small(self) -> dict[str, Callable[[], Any]]:
-        return {STEPS: lambda: self._hooks.steps, SETTINGS: self._settings, STATE: self._states, ATTRIBUTES: self._attributes}
+        return {STEPS: lambda: self._hooks.steps, SETTINGS: self._settings, STATE: self._states, ATTRIBUTES: self._attributes,
+                DATASET: lambda: self._changes}
 
     def _settings(self) -> dict[str, Any]:
         """Every entry of every parameter group but the parameters."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stretto.core.beat import Activity
 from stretto.core.errors import Broken, ScriptError
-from stretto.train.consistency import ATTRIBUTES, PARTS, STEPS, TENSORS
+from stretto.train.consistency import ATTRIBUTES, DATASET, PARTS, STEPS, TENSORS
 from stretto.train.data.samples import cut
 from stretto.train.data.step import Step
 from stretto.train.hidden_state import HiddenState
@@ -129,7 +129,7 @@ class Passes:
             reducer.gradients.undo()
             job._hooks.begin_pass()
         mean = 1 / job.slices if equal else 1 / step.count
-        preamble = self._preamble(self._place(step), order=step.order)
+        preamble = self._preamble(self._place(step), order=step.order, changes=step.loader.changes.begin())
         reducer.begin(scale=1.0 if step.loader.reduction == "sum" else mean, mean=mean, train=train,
                       meet=lambda exchange: self._meet(exchange, preamble))
         if train:
@@ -178,12 +178,13 @@ class Passes:
 
     # ---- the exchange
 
-    def _preamble(self, place: Place, *, order: str = "") -> Preamble | None:
+    def _preamble(self, place: Place, *, order: str = "", changes: dict[str, str] | None = None) -> Preamble | None:
         """None in a roster of one: there is nobody to compare with."""
         job = self._job
         if job._team.group is None or job._team.group.size == 1:
             return None
-        checks = {} if self.resend else job._consistency.checks(part=job._team.seat.tick or 0, order=order)
+        tick = job._team.seat.tick or 0
+        checks = {} if self.resend else job._consistency.checks(part=tick, order=order, changes=changes or {})
         return Preamble(place, job._admission.joined, checks)
 
     def _meet(self, exchange: Exchange, mine: Preamble | None) -> None:
@@ -213,7 +214,7 @@ class Passes:
             since = max(0, self._job.step - PARTS)
             text += (f". They were equal at step {since} or later: then go on from a checkpoint of step {since} "
                      "or before")
-        if name == ATTRIBUTES:
+        if name in (ATTRIBUTES, DATASET):
             text += ". Set it from the epoch or from job.step every time, not once, or keep it in shared state"
         elif name == STEPS:
             text += (". A counter of the script's own begins anew on a worker that joins: use step.index, job.step or shared state"
@@ -234,6 +235,7 @@ class Passes:
             header.note = {**header.note, **job._saver.note()}
         header.parts, header.blob = step.parts, step.pack()
         self._hidden.leave(train=train)
+        step.loader.changes.end()
         if train:
             job._planning.fill(header)
         headers = reducer.reduce(header)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from stretto.core.errors import ScriptError
 
 SHOWN = 6
 """So many keys of a mapping are named at most."""
-PLAIN = (bool, int, float, str, bytes)
-FEW = 64
-"""A list of more values is data, not a setting."""
 
 
 def check_dataset(dataset: Any) -> int:
@@ -90,47 +86,3 @@ def _in_order_only(dataset: Any) -> str:
     lacks = f" (it has no {' and no '.join(missing)})" if missing else ""
     return (f"job.loader got {what}{lacks}, which can only be read from its start: samples are read by "
             "their number, so that any worker can have any of them; give a dataset with __len__ and __getitem__")
-
-
-def plain_attributes(dataset: Any, *, depth: int = 4) -> dict[str, Any]:
-    """What a script may change in a dataset: its attributes that are plain values or functions, and those of datasets inside."""
-    found: dict[str, Any] = {}
-    for name, value in _attributes(dataset):
-        if isinstance(value, Dataset):
-            inside = plain_attributes(value, depth=depth - 1) if depth else {}
-            found.update({f"{name}.{inner}": one for inner, one in inside.items()})
-        elif callable(value) and not isinstance(value, type):
-            found[name] = value
-        elif _plain(value):
-            found[name] = copy.copy(value)
-    return found
-
-
-def _attributes(dataset: Any) -> Iterator[tuple[str, Any]]:
-    for name, value in getattr(dataset, "__dict__", {}).items():
-        if isinstance(value, list | tuple) and 0 < len(value) <= FEW and all(isinstance(one, Dataset) for one in value):
-            yield from ((f"{name}[{place}]", one) for place, one in enumerate(value))
-        else:
-            yield name, value
-
-
-def changed(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, str, str] | None:
-    """The first attribute that both have and that differs: its name and both values."""
-    for name, value in now.items():
-        if name in before and before[name] is not value and (callable(value) or before[name] != value):
-            return name, _shown(before[name]), _shown(value)
-    return None
-
-
-def _plain(value: Any) -> bool:
-    if isinstance(value, tuple | list | dict):
-        inside = list(value.values()) if isinstance(value, dict) else value
-        return len(inside) <= FEW and all(one is None or callable(one) or isinstance(one, PLAIN) for one in inside)
-    return value is None or isinstance(value, PLAIN)
-
-
-def _shown(value: Any) -> str:
-    if callable(value):
-        return getattr(value, "__qualname__", type(value).__name__)
-    text = repr(value)
-    return text if len(text) <= FEW else f"{text[:FEW]}…"

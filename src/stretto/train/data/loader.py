@@ -12,6 +12,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from stretto.core.errors import ScriptError
 from stretto.core.slices import Span
 from stretto.train.data.arguments import Arguments
+from stretto.train.data.changes import Changes
 from stretto.train.data.datasets import check_length
 from stretto.train.data.prefetch import Ahead
 from stretto.train.data.samples import Source, Wanted, cut
@@ -62,6 +63,7 @@ class Loader:
         self._watched: Step | None = None
         self._pinned = given.prefetch.pin_memory and torch.accelerator.is_available()
         self.sweeps = Sweeps(self)
+        self.changes = Changes(given.dataset)
 
     @property
     def dataset(self) -> Any:

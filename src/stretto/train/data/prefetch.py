@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from stretto.core.errors import ScriptError
 from stretto.train.data.arguments import Prefetch
-from stretto.train.data.datasets import changed, plain_attributes
+from stretto.train.data.changes import changed, plain_attributes
 from stretto.train.data.samples import Source, Wanted
 
 

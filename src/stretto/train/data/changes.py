@@ -1,0 +1,92 @@
+"""What a script changes in a dataset while it trains: its epoch, its difficulty, its transform.
+
+Such a change has to reach all who read: processes that read ahead, and workers that join. So plain attributes of datasets are
+watched.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import Dataset
+
+PLAIN = (int, float, str, bool, bytes, type(None))
+FEW = 64
+"""A list of more values is data, not a setting."""
+
+
+class Changes:
+    """What has changed in a dataset since its loader was made, apart from what reading changes (counters, caches)."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._made = plain_attributes(dataset)
+        self._before: dict[str, Any] = {}
+        self._own: set[str] = set()
+        """Attributes that reading has changed: they may differ from worker to worker."""
+
+    def begin(self) -> dict[str, str]:
+        """Slices are about to be read: the attributes that the script has changed, as they are now."""
+        self._before = now = plain_attributes(self._dataset)
+        if now == self._made:
+            return {}
+        return {f"dataset.{name}": _shown(value) for name, value in now.items()
+                if name not in self._own and differs(self._made, name, value)}
+
+    def end(self) -> None:
+        """They were read."""
+        now = plain_attributes(self._dataset)
+        if now != self._before:
+            self._own |= {name for name, value in now.items() if differs(self._before, name, value)}
+
+
+def plain_attributes(dataset: Any, *, depth: int = 4) -> dict[str, Any]:
+    """What a script may change in a dataset: its attributes that are plain values or functions, and those of datasets inside."""
+    found: dict[str, Any] = {}
+    for name, value in _attributes(dataset):
+        if type(value) in PLAIN:
+            found[name] = value
+        elif isinstance(value, Dataset):
+            inside = plain_attributes(value, depth=depth - 1) if depth else {}
+            found.update({f"{name}.{inner}": one for inner, one in inside.items()})
+        elif callable(value):
+            found[name] = value
+        elif _plain(value):
+            found[name] = copy.copy(value)
+    return found
+
+
+def _attributes(dataset: Any) -> Iterator[tuple[str, Any]]:
+    for name, value in getattr(dataset, "__dict__", {}).items():
+        if isinstance(value, list | tuple) and 0 < len(value) <= FEW and all(isinstance(one, Dataset) for one in value):
+            yield from ((f"{name}[{place}]", one) for place, one in enumerate(value))
+        else:
+            yield name, value
+
+
+def changed(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, str, str] | None:
+    """The first attribute that both have and that differs: its name and both values."""
+    for name, value in now.items():
+        if name in before and differs(before, name, value):
+            return name, _shown(before[name]), _shown(value)
+    return None
+
+
+def differs(before: dict[str, Any], name: str, value: Any) -> bool:
+    return name not in before or (before[name] is not value and bool(before[name] != value))
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, tuple | list | dict):
+        inside = list(value.values()) if isinstance(value, dict) else value
+        return len(inside) <= FEW and all(callable(one) or isinstance(one, PLAIN) for one in inside)
+    return isinstance(value, PLAIN)
+
+
+def _shown(value: Any) -> str:
+    if callable(value):
+        return getattr(value, "__qualname__", type(value).__name__)
+    text = repr(value)
+    return text if len(text) <= FEW else f"{text[:FEW]}…"
