@@ -90,6 +90,11 @@ class Run:
             if step == script.fail_at:
                 print("Traceback: the script has raised ValueError: as it was told to", flush=True)
                 return self.end("failed", step, error="ValueError: as it was told to")
+            if step == script.stall_at:
+                self.write("event", what="stalled", text="no progress for 31 s: w0 in the exchange of training step 5")
+                while not os.path.exists(script.until) and not self.stop:
+                    time.sleep(0.02)
+                self.write("event", what="unstalled", text="the job goes on after 32 s")
             if self.wanted != self.workers:
                 self.switch(self.wanted, step, "join" if self.wanted > self.workers else "leave")
             seconds = script.step_s * (script.serial + (1 - script.serial) / self.workers)
@@ -141,6 +146,8 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, argparse.Namespace]
     script.add_argument("--serial", type=float, default=0.0)
     script.add_argument("--fail-at", type=int, default=-1)
     script.add_argument("--hang", action="store_true")
+    script.add_argument("--stall-at", type=int, default=-1)
+    script.add_argument("--until", default="", help="stalls until there is this file")
     script.add_argument("--chatter", type=int, default=0)
     script.add_argument("--report-every", type=int, default=0)
     script.add_argument("--fall", type=float, default=0.999)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -28,6 +29,22 @@ def test_a_job_runs_to_its_end_and_leaves_its_curve_its_log_and_its_events(serve
         assert "run" in client.log(made.id).text
         assert client.explain(made.id).sentence == "'curve' has finished."
         assert client.sizes(made.id).items[0].workers == 2
+
+
+def test_a_stalled_job_is_an_alarm_and_its_reason_until_it_goes_on(server: Running, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    with server.client() as client:
+        made = client.submit(job("stall", steps=8, more=("--stall-at", "5", "--until", str(go))))
+        until(lambda: any("'stall' is stalled" in one.text for one in client.overview().alarms), what="the alarm")
+        assert [one.text for one in client.overview().alarms] == [
+            "job 'stall' is stalled: no progress for 31 s: w0 in the exchange of training step 5"]
+        assert client.job(made.id).note == "stalled: no progress for 31 s: w0 in the exchange of training step 5"
+        go.touch()
+        ended = client.wait(made.id, timeout_s=120)
+        assert (ended.state, ended.note) == ("finished", "")
+        until(lambda: not client.overview().alarms, what="the alarm is over")
+        told = [event.text for event in client.events(made.id).items if event.kind == "worker"]
+        assert len(told) == 2 and told[1] == "the job goes on after 32 s"
 
 
 def test_curves_come_in_parts_without_a_gap_and_fewer_points_keep_the_ends(server: Running) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from stretto.agent.hosts.shared import Shared
 from stretto.agent.saving import Checkpoints
 from stretto.agent.scripts import check_script
+from stretto.agent.workers.stall import STALL_S
 from stretto.batching.autoscale import Config, parse_autoscale
 from stretto.batching.stragglers import parse_mode
 from stretto.core.errors import UsageError
@@ -35,6 +36,8 @@ class RunOptions:
     digest_every: int = 0
     hang_timeout_s: float | None = None
     slice_timeout_s: float = 10.0
+    stall_timeout_s: float = STALL_S
+    """The least time without progress after which the job counts as stalled; more where steps are slow."""
     grace_s: float = 30.0
     """How long a graceful stop may take before the workers are killed."""
     allow_mixed: bool = False
@@ -88,7 +91,7 @@ class RunOptions:
             if value < bound:
                 raise UsageError(f"{flag} {value} is too small: it must be at least {bound}")
         for flag, seconds in (("--hang-timeout", self.hang_timeout_s), ("--slice-timeout", self.slice_timeout_s),
-                              ("--grace", self.grace_s)):
+                              ("--stall-timeout", self.stall_timeout_s), ("--grace", self.grace_s)):
             if seconds is not None and seconds <= 0:
                 raise UsageError(f"{flag} {seconds:g} is too short: it must be more than 0 seconds")
 

@@ -35,4 +35,5 @@ def standing(agent: Supervisor) -> dict[str, Any]:
         "metrics": last.get("metrics", {}),
         "steps_per_s": round(tally.steps_per_s, 3),
         "restarts": agent.restarts,
+        "stalled": agent.progress.stalled,
     }

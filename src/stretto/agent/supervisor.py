@@ -31,6 +31,7 @@ from stretto.agent.workers.forks import ForkServer, describe_exit
 from stretto.agent.workers.link import Message
 from stretto.agent.workers.patrol import patrol
 from stretto.agent.workers.postmortem import examine, poisoned
+from stretto.agent.workers.progress import Progress
 from stretto.agent.workers.replacing import Replacing
 from stretto.agent.workers.watch import Limits, Verdict
 from stretto.agent.workers.worker import Worker, prepare
@@ -77,6 +78,7 @@ class Supervisor:
         self._hearing = Hearing(self)
         self.tuning = Tuning(self)
         self.early = Early(self)
+        self.progress = Progress(self)
 
     @property
     def run_name(self) -> str:
@@ -92,6 +94,7 @@ class Supervisor:
         """The whole life of the job. The fork server must have been started."""
         watcher = asyncio.create_task(patrol(lambda: list(self.workers.values()), limits=self._limits, condemn=self.condemn))
         watcher.add_done_callback(self._task_done)
+        self.spawn(self.progress.watch())
         await self.council.open()
         if self.part is not None:
             self.spawn(self.part.watch())

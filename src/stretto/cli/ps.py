@@ -41,4 +41,6 @@ def _cells(row: dict[str, Any]) -> list[str]:
     workers = f"{row['members']} of {row['least']}:{row['most']}" if running else ""
     metrics = ", ".join(f"{name} {value:.4g}" for name, value in list((row.get("metrics") or {}).items())[:3])
     rate = f"{row['steps_per_s']:.1f}" if running else ""
+    if row.get("stalled"):
+        metrics = f"stalled: {row['stalled']}"
     return [str(row["name"]), str(row["state"]), workers, str(row.get("steps", "")), rate, metrics]

@@ -16,6 +16,7 @@ from stretto.agent.records.folder import RunFolder
 from stretto.agent.records.record import Observer
 from stretto.agent.run import open_run, run
 from stretto.agent.saving import KEEP, parse_checkpoints
+from stretto.agent.workers.stall import STALL_S
 from stretto.cli.common import Json, Runs, folder_of, runs_folder
 from stretto.cli.replay import again
 from stretto.cli.restart import MODES, Flags, open_restarting
@@ -44,6 +45,8 @@ def command(
     digest_every: Annotated[int, Option(help="Compare the workers' states every N steps; 0 for never.")] = 0,
     hang_timeout: Annotated[float | None, Option(help="Seconds allowed between two steps.", show_default=False)] = None,
     slice_timeout: Annotated[float, Option(help="Seconds that any slice may take; more where slices are slow.")] = 10.0,
+    stall_timeout: Annotated[float, Option(help="Seconds without progress after which a run says who waits where; more where "
+                                                "steps are slow.")] = STALL_S,
     grace: Annotated[float, Option(help="Seconds that a graceful stop may take.")] = 30.0,
     allow_mixed: Annotated[bool, Option("--allow-mixed", help="Admit workers that would compute other bits.")] = False,
     checkpoint: Annotated[str | None, Option(metavar="DIR|URL", help="Where checkpoints go.", show_default=False)] = None,
@@ -112,7 +115,8 @@ def command(
     options = RunOptions(
         script=script or "", args=tuple(args or ()), least=least, most=most, start=start, name=name, runs=runs_folder(runs),
         threads=threads, max_restarts=RESTARTS if max_restarts is None else max_restarts, digest_every=digest_every,
-        hang_timeout_s=hang_timeout, slice_timeout_s=slice_timeout, grace_s=grace, allow_mixed=allow_mixed, tensorboard=tensorboard,
+        hang_timeout_s=hang_timeout, slice_timeout_s=slice_timeout, stall_timeout_s=stall_timeout, grace_s=grace,
+        allow_mixed=allow_mixed, tensorboard=tensorboard,
         checkpoints=parse_checkpoints(checkpoint, every=checkpoint_every, keep=keep),
         autoscale=autoscale, price=price, worth=worth, stragglers=stragglers,
         shared=_shared(store, job, slots=slots, interface=interface, host=host, token_file=store_token, ca=store_ca,

@@ -47,6 +47,7 @@ def _facts(folder: RunFolder, asked: dict[str, Any], now: dict[str, Any]) -> Tab
         "digest": now.get("digest"),
         "seconds": now.get("seconds"),
         "restarts": now.get("restarts"),
+        "stalled": now.get("stalled"),
         "error": now.get("error"),
         "lost": now.get("lost"),
     }

@@ -189,6 +189,10 @@ class Conductor:
         if reading.drafts:
             await self._write(record, reading.drafts)
         self._watch_limits(record, known)
+        if known.stalled:
+            await self.alarm(f"stalled {record.id}", f"job '{record.name}' is stalled: {known.stalled}")
+        else:
+            await self.clear(f"stalled {record.id}")
         if reading.model:
             self.trigger(f"a model of {record.name}")
         return any(draft.kind in ("ready", "resized") for draft in reading.drafts)
@@ -210,6 +214,7 @@ class Conductor:
             record = self.book.records[record.id]
         self._granted.pop(record.id, None)
         self.alarms.down(f"job {record.id}")
+        await self.clear(f"stalled {record.id}")
         self.trigger(f"{record.name} is gone")
         return True
 

@@ -48,7 +48,8 @@ def summary(record: Record, known: Known, *, reason: str) -> dict[str, Any]:
         "restarts": record.restarts,
         "pause_ms": record.pause_ms,
         "reason": "" if record.state.ended else reason,
-        "note": note(record.spec, state=record.state, steps=known.step),
+        "note": f"stalled: {known.stalled}" if known.stalled and not record.state.ended
+                else note(record.spec, state=record.state, steps=known.step),
         "error": scrub(record.error, record.spec.secrets()) if record.error else None,
     }
 

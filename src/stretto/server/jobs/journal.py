@@ -19,7 +19,8 @@ POINTS_PER_S = 32.0
 Of more, evenly spread ones are kept, the first and the last always. A look after a long absence covers minutes and brings their
 curve; one of many a second brings a few points."""
 MOST_EVENTS = 50
-TOLD = frozenset({"died", "frozen", "hung", "restarted", "warning", "refused", "straggler", "autoscale"})
+TOLD = frozenset({"died", "frozen", "hung", "restarted", "warning", "refused", "straggler", "autoscale", "stalled", "unstalled",
+                  "stuck"})
 """What agents tell that is worth an event of the server; the rest stays in the journal."""
 
 
@@ -50,6 +51,7 @@ def read(record: Record, known: Known, lines: Sequence[Mapping[str, Any]]) -> Re
             reading.pauses_s.append((finite(line.get("pause_ms")) or 0.0) / 1000.0)
         elif kind == "commit":
             _add(reading, known.commit(dict(line)))
+            known.stalled = ""
         elif kind == "report":
             before = known.report.get("model")
             _add(reading, known.reported(dict(line)))
@@ -60,6 +62,8 @@ def read(record: Record, known: Known, lines: Sequence[Mapping[str, Any]]) -> Re
             known.end = _end(line)
         elif kind == "event" and str(line.get("what")) in TOLD and len(reading.drafts) < MOST_EVENTS:
             reading.drafts.append(_told(line))
+        if kind == "event" and line.get("what") in ("stalled", "unstalled"):
+            known.stalled = str(line.get("text") or "")[:1000] if line["what"] == "stalled" else ""
     reading.points = _spread(reading.points)
     reading.lost = known.lost - lost
     return reading

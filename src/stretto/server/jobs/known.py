@@ -62,6 +62,8 @@ class Known:
     worker_seconds: float = 0.0
     at: float = 0.0
     """Time of the last commit."""
+    stalled: str = ""
+    """Who waits where, while it makes no progress."""
     report: dict[str, Any] = field(default_factory=dict)
     spark: Spark = field(default_factory=Spark)
     """Its loss curve in a few numbers."""
@@ -90,7 +92,7 @@ class Known:
             if run != self.run:
                 self.offset = self.samples = 0
                 self.spark = Spark()
-            self.life, self.run, self.workers, self.end = life, run, 0, None
+            self.life, self.run, self.workers, self.end, self.stalled = life, run, 0, None, ""
             self.edges.clear()
             self.latest = {}
 
