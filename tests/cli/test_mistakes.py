@@ -70,6 +70,7 @@ NUMBERS = [
     (["run", "--nproc-per-node", "2", "job.py"], "add --restart-mode torchrun, or use --workers"),
     (["run", "--store", "redis://x", "--job", "a", "job.py"], "--store 'redis://x' is no store: write etcd://"),
     (["run", "--store", "tcp://x:1", "job.py"], "needs the job's name, the same on every host: --job NAME"),
+    (["run", "--store", "tcp://x:1", "--job", "a", "job.py"], "a tcp store needs a secret that all agents of the job know"),
     (["run", "--job", "a", "job.py"], "say which store they share with --store"),
     (["run", "--hosts", "", "job.py"], "--hosts '' must name at least one host"),
     (["scale", "x", "-1"], "-1 is a negative number: `stretto scale` takes none"),
@@ -113,7 +114,7 @@ SCRIPTS = [
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with all kinds of files, and no server anywhere."""
-    for name in ("STRETTO_SERVER", "STRETTO_TOKEN", "STRETTO_RUNS"):
+    for name in ("STRETTO_SERVER", "STRETTO_TOKEN", "STRETTO_RUNS", "STRETTO_STORE_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("STRETTO_HOME", str(tmp_path / "nobody-home"))
     for name, text in {"job.py": "", "syntax.py": "x = 1\ndef f(:\n", "indent.py": "if 1:\nx = 1\n", "binary.py": "\0\1",

@@ -221,10 +221,20 @@ def test_what_is_wrong_with_a_submit_is_said_at_its_field(server: Running, windo
     form.get_by_label("Priority").fill("1000")
     form.get_by_role("button", name="Submit").click()
     expect(form.locator(".field", has=one.page.get_by_label("Priority")).locator(".error")).to_contain_text("100")
+    form.get_by_label("Priority").fill("0")
+    form.get_by_label("Command").fill("torchrun job.py")
+    form.get_by_role("button", name="Submit").click()
+    wrong = form.locator(".field", has=one.page.get_by_label("Command")).locator(".error")
+    expect(wrong).to_contain_text("stretto takes the place of torchrun")
     assert all("422" in complaint for complaint in one.complaints)
     one.complaints.clear()
     with server.client() as client:
         assert list(client.jobs(name="asked")) == []
+    form.get_by_label("Command").fill("sleep 1")
+    form.get_by_role("button", name="Submit").click()
+    expect(one.page.get_by_test_id("explanation")).to_contain_text("`sleep 1` is not a stretto script".replace("`", ""))
+    one.go("/jobs")
+    expect(one.row("asked").locator(".reason")).to_have_text("its command never called stretto.join: nothing was elastic")
 
 
 def test_what_another_policy_would_have_done_is_shown(server: Running, windows: Windows) -> None:

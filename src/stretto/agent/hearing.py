@@ -12,6 +12,7 @@ from stretto.agent.workers.fingerprints import differences, remedy, told
 from stretto.agent.workers.link import Message, misread
 from stretto.agent.workers.watch import Verdict
 from stretto.agent.workers.worker import Worker
+from stretto.core.text import quantity
 from stretto.membership.status import Phase
 
 if TYPE_CHECKING:
@@ -218,5 +219,5 @@ class Hearing:
 
 
 def too_many(slices: int, workers: int) -> str:
-    return (f"slices={slices} allows at most {slices} workers, {workers} were asked for: raise slices= in job.loader(...) "
-            "or lower the number of workers")
+    return (f"slices={slices} allows at most {quantity(slices, 'worker')}, {workers} were asked for: raise slices= in "
+            "job.loader(...) or lower the number of workers")

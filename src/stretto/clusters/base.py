@@ -122,7 +122,8 @@ class Cluster(Protocol):
         ...
 
     def missing(self, work: Work, workdir: str | None, env: Mapping[str, str]) -> str | None:
-        """What is not there that a job would need to start, with the fix; None if nothing is known to be missing."""
+        """What is not there that a job would need to start: `key of the job file: what is wrong, and the fix`; None if nothing is
+        known to be missing."""
         ...
 
     def log(self, job: str, life: int, run: str) -> Mapping[str, str]:

@@ -124,12 +124,18 @@ function Facts({ job }: { job: Job }) {
 }
 
 function Why({ job, explanation }: { job: JobSummary; explanation: Explanation | null }) {
+  const sentence = explanation?.sentence ?? job.reason;
   return (
     <section class="card why" aria-labelledby="why-title" data-testid="explanation">
       <h3 id="why-title">Why this size?</h3>
       <p class="sentence" aria-live="polite">
-        {explanation?.sentence ?? job.reason}
+        {sentence}
       </p>
+      {job.note && !sentence.includes(job.note) && (
+        <p class="muted" data-testid="note">
+          <Coded text={job.note} />
+        </p>
+      )}
       {explanation && <Details explanation={explanation} />}
     </section>
   );

@@ -12,6 +12,7 @@ interface Form {
   name: string;
   command: string;
   shell: boolean;
+  plain: boolean;
   workdir: string;
   min: string;
   max: string;
@@ -27,6 +28,7 @@ const BLANK: Form = {
   name: "",
   command: "",
   shell: false,
+  plain: false,
   workdir: "",
   min: "1",
   max: "",
@@ -64,6 +66,7 @@ function build(form: Form, slots: number): Built {
     name: form.name,
     run: form.shell ? form.command : guarded("run", () => split(form.command), []),
     elastic: { min, max, batch: form.batch },
+    ...(form.plain ? { plain: true } : {}),
     ...(form.workdir.trim() ? { workdir: form.workdir.trim() } : {}),
     ...(form.envs.trim() ? { envs: guarded("envs", () => environment(form.envs), {}) } : {}),
     ...(Number(form.priority) ? { priority: Number(form.priority) } : {}),
@@ -88,7 +91,7 @@ export function SubmitView() {
     setRefused(null);
     setForm((old) => ({ ...old, [name]: value }));
   };
-  const text = (name: Exclude<keyof Form, "shell" | "batch">) => ({
+  const text = (name: Exclude<keyof Form, "shell" | "plain" | "batch">) => ({
     name,
     value: form[name],
     onInput: (event: { currentTarget: { value: string } }) => set(name, event.currentTarget.value),
@@ -127,6 +130,10 @@ export function SubmitView() {
         </Field>
         <label class="inline">
           <input type="checkbox" checked={form.shell} onChange={(event) => set("shell", event.currentTarget.checked)} /> run it in a shell
+        </label>
+        <label class="inline">
+          <input type="checkbox" checked={form.plain} onChange={(event) => set("plain", event.currentTarget.checked)} /> run it as it is: one process,
+          never scaled
         </label>
         <Field label="Folder" errors={about("workdir")} help="An existing folder on the cluster. Relative paths of the command start there.">
           <input {...text("workdir")} placeholder="/home/me/project" autocomplete="off" spellcheck={false} />

@@ -77,6 +77,8 @@ class Shared:
             raise UsageError(f"--slots {self.slots} is not a number of workers that a host could run: 0 to 4096")
         if (self.certificate is None) != (self.key is None):
             raise UsageError("--store-cert and --store-key belong together: give both or none")
+        if self.scheme == "tcp":
+            self.needed_token()
         self.timing()
 
     def timing(self) -> Timing:
@@ -99,6 +101,13 @@ class Shared:
         if token and len(token) < TOKEN_LEAST:
             raise UsageError(f"the store's token has {len(token)} characters, at least {TOKEN_LEAST} are needed: make one with "
                              "`python -c 'import secrets; print(secrets.token_hex(16))'`")
+        return token
+
+    def needed_token(self) -> str:
+        token = self.token()
+        if not token:
+            raise UsageError("a tcp store needs a secret that all agents of the job know: put one into a file and name it with "
+                             f"--store-token, or set {TOKEN}")
         return token
 
     def password(self) -> str:

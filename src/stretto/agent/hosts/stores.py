@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from stretto.agent.hosts.remedies import Remedy, remedy
-from stretto.agent.hosts.shared import TOKEN, Shared
+from stretto.agent.hosts.shared import Shared
 from stretto.core.errors import Refused, UsageError
 from stretto.membership.stores.embedded import EmbeddedStore
 from stretto.membership.stores.etcd import EtcdOptions, EtcdStore
@@ -113,10 +113,7 @@ async def open_store(shared: Shared, *, serve: bool = True, every_job: bool = Fa
 async def _open_tcp(shared: Shared, places: tuple[tuple[str, int], ...], *, prefix: str, serve: bool, answer_s: float) -> Opened:
     if len(places) != 1:
         raise UsageError(f"--store {shared.url!r} names {len(places)} addresses: a tcp store has one, the agent's that serves it")
-    token = shared.token()
-    if not token:
-        raise UsageError(f"a tcp store needs a secret that all agents of the job know: put one into a file and name it with "
-                         f"--store-token, or set {TOKEN}")
+    token = shared.needed_token()
     host, port = places[0]
     if serve:
         server, store = await _serve(shared, host, port, token=token)

@@ -24,6 +24,14 @@ TITLES = {400: "bad request", 403: "not allowed", 404: "not found", 405: "wrong 
 MOST_ERRORS = 20
 
 
+class NotValid(HTTPException):
+    """A key of a job's spec that cannot be as it is: the page shows the text beside it."""
+
+    def __init__(self, at: str, text: str) -> None:
+        super().__init__(422, f"{at}: {text}")
+        self.places = [{"at": at, "text": text}]
+
+
 def answer(status: int, detail: str, **more: Any) -> JSONResponse:
     headers = more.pop("headers", None)
     body = problem(status, TITLES.get(status, "error"), detail, **more)
@@ -33,7 +41,8 @@ def answer(status: int, detail: str, **more: Any) -> JSONResponse:
 def install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def _http(_: Request, error: HTTPException) -> JSONResponse:
-        return answer(error.status_code, str(error.detail), headers=error.headers)
+        places = {"errors": error.places} if isinstance(error, NotValid) else {}
+        return answer(error.status_code, str(error.detail), headers=error.headers, **places)
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(_: Request, error: RequestValidationError) -> JSONResponse:

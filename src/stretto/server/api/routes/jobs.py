@@ -17,6 +17,7 @@ from stretto.core.text import quantity
 from stretto.server import models
 from stretto.server.api import views
 from stretto.server.api.hub import dump
+from stretto.server.api.problems import NotValid
 from stretto.server.api.routes.guarded import PROBLEMS, SUBMIT, VIEW, Caller, Guarded, caller, version_of
 from stretto.server.jobs.state import Draft, Record
 from stretto.server.jobs.work import refusal, scales, work_of
@@ -100,9 +101,10 @@ async def submit(
     if len(server.book.records) >= server.settings.most_jobs:
         raise HTTPException(429, f"{len(server.book.records)} jobs are kept, at most {server.settings.most_jobs}: remove old ones")
     if (text := refusal(spec)) is not None:
-        raise HTTPException(422, f"run: {text}")
+        raise NotValid("run", text)
     if (text := await asyncio.to_thread(server.cluster.missing, work_of(spec), spec.workdir, spec.envs)) is not None:
-        raise HTTPException(422, text)
+        at, _, words = text.partition(": ")
+        raise NotValid(at, words)
     job = make_id("j")
     draft = Draft("submitted", f"submitted as '{spec.name}'", {"id": job, "tenant": tenant, "spec": spec.model_dump(mode="json")})
     key = None
