@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import textwrap
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from launching import environment
 
 HEAD = """
 import sys, torch, torch.nn as nn, torch.nn.functional as F
@@ -414,3 +416,13 @@ def test_rng_is_reset_for_every_slice():
     """
     quiet, noisy = check(body.format(noise="pass")), check(body.format(noise="torch.rand(step.index + 3)"))
     assert quiet == noisy
+
+
+@pytest.mark.parametrize(("seed", "code"), [("", 1), ("torch.manual_seed(3)", 0)])
+def test_a_model_that_was_made_before_join_is_refused_unless_the_script_has_seeded_torch(tmp_path, seed, code):
+    path = tmp_path / "train.py"
+    path.write_text(f"import torch, stretto\n{seed}\nmodel = torch.nn.Linear(2, 2)\njob = stretto.join(seed=0)\n")
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=250, env=environment(), check=False)
+    assert done.returncode == code, done.stderr
+    assert (f"{path}:4: ScriptError: `model` was made before stretto.join" in done.stderr) == bool(code)
+    assert "Traceback" not in done.stderr

@@ -77,8 +77,8 @@ for step in data:
 
 
 def test_sums_of_losses_give_the_gradient_of_the_sum():
-    check(SETUP.replace("shuffle=False", 'shuffle=False, reduction="sum", tail="keep"').replace("TensorDataset(x, y)",
-                                                                                               "TensorDataset(x[:43], y[:43])") + """
+    setup = SETUP.replace("shuffle=False", 'shuffle=False, reduction="sum", tail="keep"')
+    check(setup.replace("TensorDataset(x, y)", "TensorDataset(x[:43], y[:43])") + """
 for step in data:
     for a, b in step:
         F.cross_entropy(model(a), b, reduction="sum").backward()
@@ -126,7 +126,7 @@ for step in data:
         ({"after": "opt.step()"}, ["optimizer.zero_grad()", "after `optimizer.step()`"]),
         ({"inside": "opt.zero_grad()", "after": "opt.step()"}, ["outside the loop over the slices"]),
         ({"end": "opt.step(); opt.zero_grad()"}, ["SGD.step() was called inside the loop over the slices"]),
-        ({"end": "nn.utils.clip_grad_norm_(model.parameters(), 0.1)"}, ["changed inside the loop over the slices", "after the loop"]),
+        ({"end": "nn.utils.clip_grad_norm_(model.parameters(), 0.1)"}, ["changed inside the loop", "after the loop"]),
         ({"after": "opt.step(lambda: loss_of(a, b))"}, ["SGD.step(closure)"]),
         ({"after": "torch.optim.LBFGS(model.parameters()).step(lambda: loss_of(a, b))"}, ["LBFGS.step(closure)"]),
         ({"after": "loss_of(a, b).backward()"}, ["backward was called outside the loop"]),

@@ -40,6 +40,11 @@ class Ending:
         """The last words of a worker whose script has ended."""
         self._finals[worker] = fields
 
+    @property
+    def hint(self) -> str:
+        """Which variable of the script probably made it end on one worker alone, as that worker's script reads."""
+        return next((str(final["hint"]) for final in self._finals.values() if final.get("hint")), "")
+
     def conclude(self, told: Mapping[str, str] | None = None) -> None:
         """Everybody has ended: with the same state, at the end or where a stop was asked for. `told` is what other hosts say:
         for each digest a worker."""

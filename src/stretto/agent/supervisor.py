@@ -38,6 +38,7 @@ from stretto.agent.workers.worker import Worker, prepare
 from stretto.core.errors import JobFailed, UsageError
 from stretto.core.roster import Roster
 from stretto.core.text import quantity
+from stretto.membership.protocol import ENDED_EARLY
 from stretto.membership.status import Phase
 from stretto.membership.stores.embedded import EmbeddedStore
 
@@ -222,7 +223,8 @@ class Supervisor:
         self.ending.end(replace(Outcome.failed(failure), lost=True))
 
     def fail(self, reason: str, *, traceback: str = "", exit_code: int = 1) -> None:
-        self.ending.fail(Failure(reason, traceback, exit_code))
+        hint = self.ending.hint if reason.startswith(ENDED_EARLY) else ""
+        self.ending.fail(Failure(f"{reason}{hint}", traceback, exit_code))
 
     def asked_to_stop(self, *, now: bool) -> None:
         self._stop(now=now, code=STOPPED)

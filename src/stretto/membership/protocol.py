@@ -21,6 +21,8 @@ from stretto.membership.view import Action, Break, Dismiss, Fail, Lost, Publish,
 
 __all__ = ["Action", "Break", "Dismiss", "Fail", "Lost", "Phase", "Publish", "View", "WorkerStatus", "decide", "over"]
 
+ENDED_EARLY = "script ended on worker"
+
 
 def decide(view: View) -> tuple[Action, ...]:
     """What to do now. An empty answer means: wait for the next change."""
@@ -93,7 +95,7 @@ def _ended_early(view: View, roster: Roster) -> str:
     if not later:
         return ""
     names = ", ".join(sorted({status.worker for status in later})[:4])
-    return (f"script ended on worker {first.worker} at tick {first.tick} while others went on ({names} at tick "
+    return (f"{ENDED_EARLY} {first.worker} at tick {first.tick} while others went on ({names} at tick "
             f"{max(status.tick or 0 for status in later)}): every worker has to run the same steps, so the end of the "
             f"script must not depend on the worker; epochs are counted by job.epochs, which tells newcomers the others'")
 

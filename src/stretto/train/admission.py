@@ -41,7 +41,7 @@ class Admission:
         self.done = False
         self.joined = 0
         """The tick at which this worker became a member."""
-        self._newcomer = False
+        self.newcomer = False
         """Others hold the state as well: this worker is not needed."""
         self.reload: Callable[[], dict[str, Any]] | None = None
         """Loads the state once more and gives its place, where it does not come from other workers."""
@@ -150,7 +150,7 @@ class Admission:
         job = self._job
         copies = [tensor.clone() for tensor in carried.tensors]
         self.reload = lambda: job._shared.load(carried.skeleton, copies)
-        self._newcomer = job.workers > 1
+        self.newcomer = job.workers > 1
         self.restore(job._shared.load(carried.skeleton, carried.tensors))
         job._notes = {}  # what was ordered for this boundary has been done there
         job._planning.carry_on(carried.plan)
@@ -170,7 +170,7 @@ class Admission:
                 job._team.seat.tick = self._resume()
             self.send(group, roster)
             return job._team.seat.tick
-        self._newcomer = bool(roster.base)
+        self.newcomer = bool(roster.base)
         return self.restore(self._take(group, routes))
 
     def _take(self, group: Group, routes: Routes) -> dict[str, Any]:
@@ -232,7 +232,7 @@ class Admission:
 
     def refusal(self, text: str) -> BaseException:
         """Why this worker cannot take part. A newcomer goes and the job goes on; where everybody has just begun, the job fails."""
-        return Misplaced(text) if self._newcomer else ScriptError(text)
+        return Misplaced(text) if self.newcomer else ScriptError(text)
 
     def send_again(self, behind: list[int]) -> None:
         """In the middle of a pass: members that have lost what they were given get it from the others."""

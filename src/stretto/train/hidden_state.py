@@ -63,6 +63,8 @@ class HiddenState:
 
 
 def _carries(value: Any) -> bool:
+    if isinstance(value, torch.nn.Parameter):
+        return False
     if isinstance(value, torch.Tensor):
         return value.numel() > 1 and value.is_floating_point()
     return isinstance(value, tuple | list) and any(map(_carries, value))

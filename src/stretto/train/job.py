@@ -29,6 +29,7 @@ from stretto.train.reduce.buffers import Buffers
 from stretto.train.reduce.gradients import Gradients
 from stretto.train.reduce.logs import Row
 from stretto.train.reduce.reducer import Reducer
+from stretto.train.script_variables import suspects
 from stretto.train.sharing.optimizer_hooks import OptimizerHooks
 from stretto.train.sharing.plain_state import State
 from stretto.train.sharing.shared import Shared
@@ -240,7 +241,7 @@ class Job:
         """This worker's script has passed the place where the job trains without training there."""
         assert self._catch_up is not None
         return self._admission.refusal(
-            f"its script {what} without reaching the loop over loader {self._catch_up.loader} that the job is in (step {self.step}): "
+            f"its script {what} without reaching the loop over loader {self._catch_up.loader} where the job is, step {self.step}: "
             "whatever decides that must be the same on every worker (job.epochs, job.step, shared state)"
         )
 
@@ -405,5 +406,5 @@ class Job:
         if self._saver is not None and self._admission.done and not self._stop:
             self._saver.last(final=True)
         self._telling.say("finished", tick=self._team.seat.tick, step=self.step, digest=self.digest(), stopped=self._stop,
-                          closed=closed)
+                          closed=closed, hint=suspects())
 

@@ -23,7 +23,6 @@ from stretto.train.reduce.preamble import (
     TRAINING,
     Place,
     Preamble,
-    Verdict,
     first_difference,
     judge,
     places_text,
@@ -191,35 +190,38 @@ class Passes:
         """Everybody's preamble. Raises where they do not fit, before a number was added up."""
         assert mine is not None
         preambles = [Preamble.decode(text) for text in exchange.tell(mine.encode())]
-        verdict = judge(preambles)
+        verdict = judge(preambles, tick=self._job._team.seat.tick or 0)
         if not (verdict.misplaced or verdict.scattered or verdict.differing):
             return
-        workers = exchange.group.roster.workers
-        text = places_text(preambles, workers)
-        if exchange.group.rank in verdict.misplaced:
-            raise Misplaced(f"its script is at another place than the job's: {text}{suspects()}")
-        if verdict.misplaced:
-            raise Broken(f"{', '.join(workers[rank] for rank in verdict.misplaced)} stand elsewhere: {text}")
+        workers = list(exchange.group.roster.workers)
+        places = places_text(preambles, workers)
         if verdict.scattered:
-            raise ScriptError(f"the workers' scripts have gone different ways: {text}: whatever decides that must be the same on "
+            raise ScriptError(f"the workers' scripts have gone different ways: {places}: whatever decides that must be the same on "
                               f"every worker{suspects()}")
-        self._differ(exchange, verdict, list(workers), step=mine.place.step)
+        if verdict.differing:
+            text = self._explain(exchange, verdict.differing[0], workers, step=mine.place.step)
+        else:
+            text = f"its script is at another place than the job's: {places}{suspects()}"
+        if exchange.group.rank in verdict.misplaced:
+            raise Misplaced(text)
+        raise Broken(f"a worker has to go: {text}") if verdict.misplaced else ScriptError(text)
 
-    def _differ(self, exchange: Exchange, verdict: Verdict, workers: list[str], *, step: int) -> None:
-        name, part = verdict.differing[0], self._job._team.seat.tick or 0
+    def _explain(self, exchange: Exchange, name: str, workers: list[str], *, step: int) -> str:
+        """What differs, from whom: everybody tells the others what its hash was made of."""
+        part = self._job._team.seat.tick or 0
         details = [json.loads(text) for text in exchange.tell(json.dumps(self._job._consistency.details(name, part=part)).encode())]
         found = first_difference(details, workers)
         text = f"the workers differ at step {step}, before it is committed: {name}" + (f": {found}" if found else "")
         if name == TENSORS:
             since = max(0, self._job.step - PARTS)
-            text += (f". They were equal at step {since} or later: then go on from a checkpoint of step {since} "
-                     "or before")
+            return (f"{text}. They were equal at step {since} or later: once the cause is found, go on from a checkpoint of step "
+                    f"{since} or before")
         if name in (ATTRIBUTES, DATASET):
-            text += ". Set it from the epoch or from job.step every time, not once, or keep it in shared state"
-        elif name == STEPS:
-            text += (". A counter of the script's own begins anew on a worker that joins: use step.index, job.step or shared state"
-                     f" (job.state){suspects()}")
-        raise ScriptError(text)
+            return f"{text}. Set it from the epoch or from job.step every time, not once, or keep it in shared state"
+        if name == STEPS:
+            return (f"{text}. A counter of the script's own begins anew on a worker that joins: use step.index, job.step or shared "
+                    f"state (job.state){suspects()}")
+        return text
 
     def _finish(self, step: Step) -> bool:
         """The exchange. False if the pass has to be repeated because it was taken apart wrongly."""

@@ -107,9 +107,11 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def _loaded(statement: ast.stmt) -> set[str]:
+    """Names that a statement reads; those of its own loops are set there."""
     loads = {_dotted(node) for node in ast.walk(statement)
              if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)}
-    return loads | {_dotted(node.target) for node in ast.walk(statement) if isinstance(node, ast.AugAssign)} - {""}
+    own = {name for node in ast.walk(statement) if isinstance(node, ast.For | ast.comprehension) for name in _names(node.target)}
+    return loads - own | {_dotted(node.target) for node in ast.walk(statement) if isinstance(node, ast.AugAssign)} - {""}
 
 
 def _stored(statement: ast.stmt, *, sums: bool) -> set[str]:
@@ -123,8 +125,7 @@ def _carried(body: list[ast.stmt], given: set[str], *, sums: bool) -> list[str]:
     everything = {name for statement in body for name in _stored(statement, sums=sums)}
     seen, found = set(given), list[str]()
     for statement in body:
-        own = _names(statement.target) if isinstance(statement, ast.For) else set[str]()
-        found += sorted(name for name in (_loaded(statement) & everything) - seen - own if name not in found)
+        found += sorted(name for name in _loaded(statement) & everything - seen if name not in found)
         if isinstance(statement, ast.Assign | ast.AnnAssign | ast.For | ast.With):
             seen |= _stored(statement, sums=sums)
     conditional = {name for statement in body if isinstance(statement, ast.If | ast.Try) for name in _stored(statement, sums=sums)}

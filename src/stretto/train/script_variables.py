@@ -19,7 +19,7 @@ import torch
 from stretto.train import script_source
 
 _PLAIN = (bool, int, float, str, type(None))
-_LIBRARIES = tuple({os.path.dirname(os.path.dirname(os.path.abspath(__file__))), sysconfig.get_path("stdlib"),
+LIBRARIES = tuple({os.path.dirname(os.path.dirname(os.path.abspath(__file__))), sysconfig.get_path("stdlib"),
                     *site.getsitepackages()})
 MOST = 200
 """Variables that are looked at."""
@@ -30,7 +30,7 @@ def script_frames() -> Iterator[FrameType]:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith((*_LIBRARIES, "<frozen")):
+        if not name.startswith((*LIBRARIES, "<frozen")):
             yield frame
         frame = frame.f_back
 
@@ -103,4 +103,4 @@ def _is_own(value: Any) -> bool:
     if isinstance(value, type) or not hasattr(value, "__dict__") or type(value).__module__ == "builtins":
         return False
     path = getattr(sys.modules.get(type(value).__module__), "__file__", None) or ""
-    return not os.path.abspath(path).startswith(_LIBRARIES)
+    return not os.path.abspath(path).startswith(LIBRARIES)

@@ -6,17 +6,25 @@ import json
 import operator
 import os
 import sys
+import traceback
+from types import TracebackType
 from typing import Any
 
+import torch
+
 from stretto.core.beat import Beat
-from stretto.core.errors import ScriptError
+from stretto.core.errors import ScriptError, UsageError
 from stretto.core.version import VERSION
 from stretto.train.entry.fingerprint import machine, prepare
 from stretto.train.entry.link import Link, Quiet
 from stretto.train.job import Job
 from stretto.train.memory import Carried
 from stretto.train.randomness import seed_all
+from stretto.train.script_variables import LIBRARIES, script_frames
 
+SEEDED = 1 << 32
+"""Seeds that scripts choose are smaller; those that torch draws for itself have 53 bits."""
+_shown_before = sys.excepthook
 _job: Job | None = None
 _carried: Carried | None = None
 
@@ -28,6 +36,7 @@ def join(seed: int = 0, *, threads: int | None = None) -> Job:
     `seed` decides the order of samples and all random numbers, so it is the same number on every worker.
     """
     global _job, _carried
+    sys.excepthook = _show
     if isinstance(seed, bool) or not hasattr(seed, "__index__"):
         raise ScriptError(f"stretto.join(seed={seed!r}): a job needs a whole number as its seed, the same on every worker. It "
                           "decides the order of samples and all random numbers; write stretto.join(seed=0)")
@@ -41,6 +50,7 @@ def join(seed: int = 0, *, threads: int | None = None) -> Job:
         return _job
     if _job is not None:
         _end_first(_job)
+    _check_models()
     options: dict[str, Any] = json.loads(os.environ.get("STRETTO_OPTIONS", "{}"))
     changed = prepare(threads, given=options.get("threads"))
     link: Link | None = None
@@ -59,6 +69,27 @@ def join(seed: int = 0, *, threads: int | None = None) -> Job:
                   version=VERSION, python=sys.version.split()[0])
     seed_all(seed)
     return _job
+
+
+def _check_models() -> None:
+    """Refuses a model that was made before: torch's own first seed is another one in every process."""
+    if torch.initial_seed() <= SEEDED:
+        return
+    for frame in script_frames():
+        for name, value in {**frame.f_globals, **frame.f_locals}.items():
+            if isinstance(value, torch.nn.Module) and any(parameter.requires_grad for parameter in value.parameters()):
+                raise ScriptError(f"`{name}` was made before stretto.join: its first weights come from a seed that is another one "
+                                  "in every process, so no two runs would be alike; call stretto.join(seed=…) first, or "
+                                  "torch.manual_seed(…) before the model is made")
+
+
+def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What an uncaught error looks like under plain `python`: a mistake in the use of stretto needs no traceback."""
+    if not isinstance(error, UsageError):
+        return _shown_before(kind, error, trace)
+    lines = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(LIBRARIES)]
+    where = f"{lines[-1].filename}:{lines[-1].lineno}: " if lines else ""
+    print(f"{where}{kind.__name__}: {error}", file=sys.stderr)
 
 
 def _end_first(job: Job) -> None:
@@ -81,6 +112,8 @@ def _interactive() -> bool:
 def _forget(job: Job) -> None:
     """The job is over. A launched worker keeps it: it cannot join again."""
     global _job
+    if sys.excepthook is _show:
+        sys.excepthook = _shown_before
     if _job is job and job._link is None:
         _job = None
 

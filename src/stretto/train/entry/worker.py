@@ -33,14 +33,13 @@ def run_script(path: str, argv: Sequence[str]) -> int:
     except Left:
         _say("left")
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        if code:
-            print(end.code if not isinstance(end.code, int) else f"the script ended with exit code {code}", file=sys.stderr)
-            _say("crash", tick=_tick(), type="SystemExit", text=str(end.code), traceback="")
-        else:
-            _finished()
+        code = end.code if isinstance(end.code, int) else 1
+        print(end.code if not isinstance(end.code, int) else f"the script ended with exit code {code}", file=sys.stderr)
+        _say("crash", tick=_tick(), type="SystemExit", text=str(end.code), traceback="")
         return code
     except BaseException as error:
+        if _failed_again(path, error):
+            return 1
         shown = f"{_line(path, error)}{type(error).__name__}: {error}" if isinstance(error, UsageError) else traceback.format_exc()
         print(shown, file=sys.stderr, flush=True)
         _say("crash", tick=_tick(), type=type(error).__name__, text=str(error), traceback=traceback.format_exc(),
@@ -55,12 +54,31 @@ def _run(path: str) -> None:
         try:
             runpy.run_path(path, run_name="__main__")
             return
+        except SystemExit as end:
+            if isinstance(end, Left) or end.code not in (None, 0):
+                raise
+            return  # as good as the end of the file
         except BaseException as error:
             carried = carry(jobs.current(), error)
             if carried is None:
                 raise
         jobs.carry_on(carried)
     runpy.run_path(path, run_name="__main__")
+
+
+def _failed_again(path: str, error: BaseException) -> bool:
+    """Whether a newcomer's script failed in code that the job has behind it: the newcomer goes, the job goes on."""
+    job = jobs.current()
+    if job is None or job._catch_up is None or isinstance(error, UsageError):
+        return False
+    traceback.print_exc()
+    text = (f"its script failed in code that has run before and runs again on a worker that joins or resumes: "
+            f"{_line(path, error)}{type(error).__name__}: {error}. Make it harmless there, for instance by an if")
+    print(f"stretto: {text}", file=sys.stderr, flush=True)
+    if not job._admission.newcomer:
+        return False
+    _say("misplaced", text=text)
+    return True
 
 
 def _line(path: str, error: BaseException) -> str:

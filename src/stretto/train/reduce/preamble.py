@@ -64,15 +64,16 @@ class Verdict:
     """What follows from the preambles of an exchange. Nothing, if all is well."""
 
     misplaced: tuple[int, ...] = ()
-    """Ranks that have joined later and stand elsewhere: they go, the others repeat the pass."""
+    """Ranks that have joined later and stand elsewhere, or have just joined and differ: they go, the others repeat the pass."""
     scattered: bool = False
     """Members from the beginning stand at different places: nobody can tell who is right."""
     differing: tuple[str, ...] = ()
     """Names of the checks that differ."""
 
 
-def judge(preambles: Sequence[Preamble]) -> Verdict:
-    """Who stands elsewhere, and what differs. The place of the members that have been there longest is the job's."""
+def judge(preambles: Sequence[Preamble], *, tick: int) -> Verdict:
+    """Who stands elsewhere, and what differs. The place of the members that have been there longest is the job's; those that have
+    joined at this `tick` have done nothing for it yet."""
     longest = min(one.joined for one in preambles)
     places = {one.place for one in preambles if one.joined == longest}
     if len(places) > 1:
@@ -81,9 +82,19 @@ def judge(preambles: Sequence[Preamble]) -> Verdict:
     misplaced = tuple(rank for rank, one in enumerate(preambles) if one.place != place)
     if misplaced:
         return Verdict(misplaced=misplaced)
+    differing = _differing(preambles)
+    if not differing or longest == tick:
+        return Verdict(differing=differing)
+    old = [one for one in preambles if one.joined < tick]
+    fresh = tuple(rank for rank, one in enumerate(preambles) if one.joined >= tick and _differing([old[0], one]))
+    return Verdict(differing=differing, misplaced=() if _differing(old) else fresh)
+
+
+def _differing(preambles: Sequence[Preamble]) -> tuple[str, ...]:
+    """Names of the checks that are not equal. Who waits for its state has none."""
     told = [one.checks for one in preambles if one.checks]
     names = {name: None for checks in told for name in checks}
-    return Verdict(differing=tuple(name for name in names if len({checks.get(name) for checks in told}) > 1))
+    return tuple(name for name in names if len({checks.get(name) for checks in told}) > 1)
 
 
 def places_text(preambles: Sequence[Preamble], workers: Sequence[str]) -> str:
