@@ -2,6 +2,7 @@
 
 import json
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from test_alone import check, refused
 import stretto.train.job  # noqa: F401  (the scripts' processes are forked from this one and need not load it again)
 from stretto.core.errors import ScriptError
 from stretto.core.slices import Span, deal
+from stretto.train.data.step import Step
 from stretto.train.reduce.reducer import Header
 from stretto.train.reduce.sums import CARRIED_BYTES, Partial, Tally, joined, pack, small, total, unpack
 
@@ -105,6 +107,14 @@ def test_gathered_values_are_carried_only_while_they_are_small() -> None:
     assert small(Partial({}, left_out=["logits"]))["left_out"] == ["logits"]
 
 
+def test_a_slice_with_fewer_samples_than_parts_has_them_in_the_parts_that_are_computed() -> None:
+    """Weights of logged values and lengths of gathered ones follow the parts that passes compute."""
+    step = Step(SimpleNamespace(slices=2), index=0, epoch=0, first=0, count=4, parts=3)  # type: ignore[arg-type]
+    assert step.units() == [1, 1, 0, 1, 1, 0]
+    step = Step(SimpleNamespace(slices=2), index=0, epoch=0, first=0, count=9, parts=2)  # type: ignore[arg-type]
+    assert step.units() == [2, 2, 2, 3]
+
+
 LOOP = """
 model = nn.Linear(6, 3)
 job.share(model=model)
@@ -178,6 +188,28 @@ def test_a_pass_that_is_taken_apart_again_counts_once():
             runs += len(b)
         model.zero_grad()
         assert step.sums["n"] == len(step.gathered["labels"]) == 64 and runs == 128, runs
+    """)
+
+
+def test_a_short_tail_in_more_parts_than_samples_has_every_sample_once():
+    """Parts come from running out of memory; here they are set by hand."""
+    check("""
+    model = nn.Linear(6, 3)
+    job.share(model=model)
+    data = job.loader(TensorDataset(x[:43], torch.arange(43)), batch_size=32, tail="keep", shuffle=False)
+    for epoch in job.epochs(1):
+        job._planning._room[data.number] = 1  # as after running out of memory
+        for step in data:
+            for a, b in step:
+                model(a).sum().backward()
+                step.sum(n=len(b))
+                step.gather(index=b)
+                step.log(index=b.float().mean())
+            model.zero_grad()
+            low, high = step.first, step.first + step.count
+            assert step.parts == 4 and step.sums["n"] == step.count, step.sums
+            assert step.gathered["index"].tolist() == list(range(low, high)), step.gathered
+            assert abs(step.metrics["index"] - (low + high - 1) / 2) < 1e-5, step.metrics
     """)
 
 

@@ -231,7 +231,7 @@ class Loader:
     def wanted(self, step: Step, slice: int, part: int = 0) -> Wanted:
         low, high = cut(step.first, step.count, self.slices, slice)
         if step.parts > 1:
-            low, high = cut(low, high - low, step.parts, part)
+            low, high = cut(low, high - low, min(step.parts, high - low), part)  # no part without a sample
         return Wanted(step.epoch, step.first, slice, low, high)
 
     def fetch(self, step: Step, slice: int, part: int = 0) -> Any:
@@ -277,8 +277,9 @@ class Loader:
                 continue
             for one in range(max(share.low, start), share.high):
                 whole_low, whole_high = cut(first, count, self.slices, one)
-                for part in range(step.parts):
-                    low, high = cut(whole_low, whole_high - whole_low, step.parts, part)
+                parts = min(step.parts, whole_high - whole_low)
+                for part in range(parts):
+                    low, high = cut(whole_low, whole_high - whole_low, parts, part)
                     if high > low:
                         yield Wanted(epoch, first, one, low, high)
             start = 0

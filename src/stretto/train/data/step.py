@@ -146,8 +146,14 @@ class Step:
         """Samples of every slice, or of every part of every slice, in their order."""
         slices, parts = self.loader.slices, self.parts
         sizes = [high - low for low, high in (cut(self.first, self.count, slices, k) for k in range(slices))]
-        return [high - low for size in sizes for low, high in (cut(0, size, parts, j) for j in range(parts))]
+        return [size for whole in sizes for size in _parts(whole, parts)]
 
     def drain(self) -> dict[str, Row]:
         """The logged values of this worker's slices as numbers."""
         return {str(k): {name: number(name, value) for name, value in row.items()} for k, row in self.rows.items()}
+
+
+def _parts(samples: int, parts: int) -> list[int]:
+    """Samples of each part of a slice. A slice with fewer samples than parts has one in each of its first parts."""
+    used = max(1, min(parts, samples))
+    return [high - low for low, high in (cut(0, samples, used, part) for part in range(used))] + [0] * (parts - used)
