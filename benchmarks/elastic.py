@@ -228,7 +228,7 @@ class Stretto(Elastic):
         return self.measure(since, world=self.base + 1, what=f"a new worker after {number.name}")
 
     def last_switch_ms(self) -> float:
-        """The last pause that the job itself recorded."""
+        """What the last change itself took, as the job recorded it: the hand-over of the state."""
         lines = (self.folder / "runs" / "bench" / "journal.jsonl").read_text().split("\n")[:-1]
         switches = [entry for entry in map(json.loads, lines) if entry["kind"] == "switch"]
-        return float(switches[-1]["pause_ms"])
+        return float(switches[-1]["switch_ms"])

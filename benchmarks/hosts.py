@@ -120,14 +120,14 @@ class Bench:
         return max((one.number for run in every(folder / "runs") for one in run.records() if isinstance(one, Switch)), default=0)
 
     def _pauses(self, folder: Path) -> dict[str, list[float]]:
-        """The longest pause that any host has recorded for a switch."""
+        """The longest time that any host has recorded for a switch itself."""
         longest: dict[tuple[str, int], float] = {}
         for run in every(folder / "runs"):
             joined = {one.number: {m["worker"] for m in one.members} for one in run.records() if isinstance(one, RosterLine)}
             for one in run.records():
                 if isinstance(one, Switch) and one.cause in ("join", "leave") and not _only_newcomers(run, one, joined):
                     key = (one.cause, one.number)
-                    longest[key] = max(longest.get(key, 0.0), one.pause_ms)
+                    longest[key] = max(longest.get(key, 0.0), one.switch_ms)
         return {cause: [pause for (kind, _), pause in longest.items() if kind == cause] for cause in ("join", "leave")}
 
     # ---- torchrun

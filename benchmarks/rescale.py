@@ -110,7 +110,7 @@ def main() -> None:
         "torchrun: last_call_timeout=1, TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 (without it scaling up hangs); it has nothing "
         "against a frozen worker but the timeout of the collective",
         "torchft 0.2.0: join_timeout_ms=1000, a timeout of 5 s for collectives, heartbeat timeout 5 s (its default)",
-        "100M parameters: one worker and a second; the pause is the one that the job recorded at the switch"])
+        "100M parameters: one worker and a second; the time is that of the hand-over at the boundary (`switch_ms` in the journal)"])
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ class View:
             case "switch":
                 self.workers = entry["workers"]
                 self.lines.append(f"step {entry['step']:>5}  {entry['cause']:<7} → {_workers(entry['workers'])}, "
-                                  f"pause {entry['pause_ms']:.0f} ms")
+                                  f"pause {_ms(entry['pause_ms'])}")
             case "roster":
                 self.members = [member["worker"] for member in entry["members"]]
             case "event" if entry["what"] == "started":
@@ -256,7 +256,7 @@ def conclude(stage: Stage, model: Model, plain: str) -> bool:
     table.add_row("the same bits", "[bold green]yes[/]" if same else "[bold red]no[/]")
     table.add_section()
     for one in elastic["pauses"][1:]:
-        table.add_row(f"pause at step {one['step']}: {one['cause']}, then {_workers(one['workers'])}", f"{one['pause_ms']:.0f} ms")
+        table.add_row(f"pause at step {one['step']}: {one['cause']}, then {_workers(one['workers'])}", _ms(one["pause_ms"]))
     table.add_section()
     once = "[bold green]exactly once[/]" if found.get("holds") else f"[bold red]no[/] {audit.stderr}"
     table.add_row(f"{found.get('samples')} samples of {found.get('epochs')} epochs", once)
@@ -267,6 +267,11 @@ def conclude(stage: Stage, model: Model, plain: str) -> bool:
 
 def _workers(count: int) -> str:
     return "1 worker" if count == 1 else f"{count} workers"
+
+
+def _ms(pause_ms: float | None) -> str:
+    """None where no step was finished after the change."""
+    return "not known" if pause_ms is None else f"{pause_ms:.0f} ms"
 
 
 def _sizes(pauses: list[dict[str, Any]]) -> list[int]:

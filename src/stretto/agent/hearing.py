@@ -60,6 +60,8 @@ class Hearing:
                 worker.status = replace(worker.status, prepared=int(fields["number"]))
             case "switched":
                 self._switched(worker, fields)
+            case "resumed":
+                self._recorder.resumed(worker.name, fields)
             case "halted":
                 worker.status = replace(worker.status, halted=int(fields["number"]), tick=fields["tick"])
                 self._council.tell(worker.status)

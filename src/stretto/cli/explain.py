@@ -44,7 +44,8 @@ def decisions(records: list[Record]) -> list[dict[str, Any]]:
             case Event() if one.what in TOLD:
                 found.append(_line(one.t - began, step, one.what, one.text))
             case Switch() if one.cause in ("join", "leave", "balance"):
-                text = f"{quantity(one.workers, 'worker')}, pause {one.pause_ms:.1f} ms"
+                pause = f", pause {one.pause_ms:.1f} ms" if one.pause_ms is not None else ""
+                text = f"{quantity(one.workers, 'worker')}{pause}"
                 found.append(_line(one.t - began, one.step, one.cause, text))
             case _:
                 pass

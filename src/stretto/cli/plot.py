@@ -110,7 +110,8 @@ def _workers(axes: Any, records: Sequence[Record], commits: Sequence[Commit], *,
         return
     for one in records:
         if isinstance(one, Switch) and one.cause not in ("start", "balance"):
-            _say(axes, f"{one.cause}\n{one.pause_ms:.0f} ms", (one.t - began, one.workers), va="bottom")
+            pause = f"\n{one.pause_ms:.0f} ms" if one.pause_ms is not None else ""
+            _say(axes, f"{one.cause}{pause}", (one.t - began, one.workers), va="bottom")
         elif isinstance(one, Event) and one.what in MARKED:
             axes.plot([one.t - began], [0.35], MARKED[one.what], color="crimson", markersize=6)
             _say(axes, f"{one.worker} {one.what}", (one.t - began, 0.35), va="center", color="crimson")

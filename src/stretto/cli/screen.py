@@ -133,7 +133,8 @@ def switch_text(document: dict[str, Any]) -> str:
     who = [f"{word}: {', '.join(names)}" for word, names in (("joined", document["joined"]), ("left", document["left"])) if names]
     told = f" ({'; '.join(who)})" if who else ""
     count = document["workers"]
-    pause = f", pause {document['pause_ms']:.1f} ms" if document["cause"] != "start" else ""
+    known = document["cause"] != "start" and document["pause_ms"] is not None
+    pause = f", pause {document['pause_ms']:.1f} ms" if known else ""
     return f"{document['cause']}: {quantity(count, 'worker')} from step {document['step']} on{told}{pause}"
 
 

@@ -67,7 +67,7 @@ def _workers(asked: dict[str, Any], now: dict[str, Any]) -> str:
 
 def _switch(one: Switch) -> dict[str, Any]:
     return {"number": one.number, "step": one.step, "workers": one.workers, "cause": one.cause, "joined": one.joined,
-            "left": one.left, "pause_ms": one.pause_ms}
+            "left": one.left, "pause_ms": one.pause_ms, "switch_ms": one.switch_ms}
 
 
 def _changes(switches: list[Switch]) -> Table:
@@ -76,7 +76,7 @@ def _changes(switches: list[Switch]) -> Table:
         table.add_column(title, justify="left" if title in ("why", "joined", "left") else "right")
     for one in switches[-SHOWN:]:
         table.add_row(str(one.number), str(one.step), str(one.workers), one.cause, " ".join(one.joined), " ".join(one.left),
-                      f"{one.pause_ms:.1f}" if one.cause != "start" else "")
+                      f"{one.pause_ms:.1f}" if one.cause != "start" and one.pause_ms is not None else "")
     return table
 
 

@@ -64,7 +64,11 @@ class Switch:
     joined: list[str]
     left: list[str]
     cause: str
-    pause_ms: float
+    pause_ms: float | None
+    """From the end of the last step before the change to the end of the first one after it, on the worker that stayed for which
+    it was longest. None where nobody came to the end of a step any more, or where steps are not known."""
+    switch_ms: float = 0.0
+    """What the change itself took: at the step boundary, or from the broken exchange to the new roster."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,8 @@ class Admission:
             before = time.monotonic()
             roster = job._team.admit(self._receive)
             self.done = True
-            job._telling.switched(roster, (time.monotonic() - before) * 1e3)
+            job._telling.switched(roster, switch_ms=(time.monotonic() - before) * 1e3)
+            job._telling.admitted()
         assert job._team.group is not None
         self.joined = job._team.seat.tick or 0
         job._reducer.join(job._team.group)
@@ -154,12 +155,13 @@ class Admission:
         self.restore(job._shared.load(carried.skeleton, carried.tensors))
         job._notes = {}  # what was ordered for this boundary has been done there
         job._planning.carry_on(carried.plan)
-        job._telling.last_commit = carried.job._telling.last_commit
+        job._telling.carry_on(carried.job._telling)
         self._carried = None
         self.done = True
         if carried.broken:
+            before = time.monotonic()
             roster = job._team.rescue()
-            job._telling.switched(roster, 0.0)
+            job._telling.switched(roster, switch_ms=(time.monotonic() - before) * 1e3)
 
     def _receive(self, group: Group, roster: Roster) -> int:
         """The state from those who have it; the first roster's first member has it from its script."""

@@ -321,7 +321,7 @@ class Job:
             if roster is not None:
                 assert self._team.group is not None
                 reducer.join(self._team.group)
-                self._telling.switched(roster, (time.monotonic() - before) * 1e3)
+                self._telling.switched(roster, switch_ms=(time.monotonic() - before) * 1e3)
         if self._saver is not None:
             self._saver.at_boundary(notes)
         self._beat.activity(Activity.OUTSIDE)
@@ -378,7 +378,7 @@ class Job:
 
     def _recover(self) -> None:
         """The roster is broken: waits for the next one and enters it, with the pass in flight undone."""
-        reducer = self._reducer
+        reducer, before = self._reducer, time.monotonic()
         assert reducer is not None
         if self._saver is not None:
             self._saver.broke()
@@ -392,8 +392,7 @@ class Job:
         roster = self._team.rescue()
         assert self._team.group is not None
         reducer.join(self._team.group)
-        paused, self._team.paused_at = self._team.paused_at, 0.0
-        self._telling.switched(roster, (time.monotonic() - paused) * 1e3 if paused else 0.0)
+        self._telling.switched(roster, switch_ms=(time.monotonic() - before) * 1e3)
         if self._telling.last_commit is not None and self._telling.first_here:
             self._telling.say("commit", **self._telling.last_commit)
 

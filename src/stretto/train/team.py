@@ -7,7 +7,6 @@ slices and steps. One lock guards the seat, so that a tick is counted before a h
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -52,7 +51,6 @@ class Team:
         self._groups: dict[int, Group] = {}
         self._retired: list[Group] = []
         self._rendezvous = Rendezvous(host) if link is not None else None
-        self.paused_at = 0.0
         self.introduce: Callable[[Group, Roster, Callable[[], bool]], None] = lambda *_: None
         """Called on a group that stands, before this worker says so: members tell newcomers what is to come."""
 
@@ -147,8 +145,6 @@ class Team:
     def _halt(self, number: int) -> None:
         """Everything up to this number is over. The lock is held."""
         if self.seat.halt(number):
-            if not self.paused_at:
-                self.paused_at = time.monotonic()
             if self.group is not None and self.group.roster.number <= number:
                 self.group.abort()
             for held in [n for n in self._groups if n <= number]:

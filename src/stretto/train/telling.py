@@ -23,6 +23,14 @@ class Telling:
         self.last_commit: dict[str, Any] | None = None
         """Said again after a rescue: the chief that had to say it may have died."""
         self.stepped_at = time.monotonic()
+        self._own_s = 0.0
+        """Seconds that the script has spent between sweeps over its loaders: they are no pause, whatever changes meanwhile."""
+        self._left_at: float | None = None
+        """When the last sweep ended, between two sweeps."""
+        self._ended_at = self._clock()
+        """When the last step ended. Pauses are counted from there."""
+        self._pauses: dict[int, float] = {}
+        """Rosters that this worker has switched to since then, and when the step before them ended."""
         self._metrics = Metrics(job)
         self._order = (-1, -1)
         """The loader and epoch whose order of samples the agent knows of."""
@@ -42,11 +50,46 @@ class Telling:
         agent = members[team.rank].agent
         return next(place for place, member in enumerate(members) if member.agent == agent) == team.rank
 
-    def switched(self, roster: Roster, pause_ms: float) -> None:
+    def _clock(self) -> float:
+        """Monotonic seconds without the script's own time: stands still between sweeps."""
+        return (time.monotonic() if self._left_at is None else self._left_at) - self._own_s
+
+    def sweep_begins(self) -> None:
+        if self._left_at is not None:
+            self._own_s += time.monotonic() - self._left_at
+            self._left_at = None
+
+    def sweep_ended(self) -> None:
+        """The script goes on by itself, unless this was an evaluation inside a training step."""
+        passes = self._job._passes
+        if passes.training is None or passes.left is not None:
+            self._left_at = time.monotonic()
+
+    def _step_ended(self) -> None:
+        """The first step after a change tells how long it took from the end of the last one before."""
+        now = self._clock()
+        for number, since in self._pauses.items():
+            self.say("resumed", number=number, pause_ms=round((now - since) * 1e3, 3))
+        self._pauses.clear()
+        self._ended_at = now
+
+    def admitted(self) -> None:
+        """This worker is a newcomer, and has finished no step yet."""
+        self._ended_at = self._clock()
+
+    def carry_on(self, before: Telling) -> None:
+        """This worker ran out of memory in a step, and `before` told of the steps until then."""
+        self.last_commit, self._pauses = before.last_commit, before._pauses
+        self._own_s, self._left_at, self._ended_at = before._own_s, before._left_at, before._ended_at
+
+    def switched(self, roster: Roster, *, switch_ms: float) -> None:
+        """`switch_ms` is what the change itself took: at the boundary, or from the broken exchange to the new roster."""
         job = self._job
+        if (roster.base or roster.rescue) and job.worker not in roster.joined:
+            self._pauses[roster.number] = self._ended_at
         change = "join" if roster.joined else "leave" if roster.left else "balance"
         cause = "rescue" if roster.rescue else "start" if not roster.base else change
-        self.say("switched", number=roster.number, tick=job._team.seat.tick, step=job.step, pause_ms=round(pause_ms, 3),
+        self.say("switched", number=roster.number, tick=job._team.seat.tick, step=job.step, switch_ms=round(switch_ms, 3),
                   joined=list(roster.joined), left=list(roster.left), cause=cause, workers=len(roster.members))
 
     def loader(self, loader: Loader) -> None:
@@ -68,6 +111,7 @@ class Telling:
             **job._planning.committed(step, step_s=now - self.stepped_at),
         }
         self.stepped_at = now
+        self._step_ended()
         job.last_metrics = step.metrics
         if self.first_here:
             self.say("commit", **self.last_commit)
@@ -90,6 +134,7 @@ class Telling:
         self.say("epoch", epoch=loader.epoch, loader=loader.number)
 
     def evaluated(self, step: Step) -> None:
+        self._step_ended()
         if not step.passes:
             self._job._check_script()
 

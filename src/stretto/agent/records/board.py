@@ -59,7 +59,8 @@ def _scalars(document: dict[str, Any]) -> Iterator[tuple[str, float]]:
         case "report":
             yield from _numbers("report", document.get("metrics"))
         case "switch":
-            yield "stretto/pause_ms", float(document["pause_ms"])
+            if document["pause_ms"] is not None:
+                yield "stretto/pause_ms", float(document["pause_ms"])
         case _:
             pass
 

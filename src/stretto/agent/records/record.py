@@ -62,7 +62,8 @@ class Recorder:
         self._agent_log = open(folder.logs / "agent.log", "a", encoding="utf-8")  # noqa: SIM115
         self._journal = Journal(folder.journal, warn=self.warn)
         self._seen: set[tuple[Any, ...]] = set()
-        self._switch: _Switch | None = None
+        self._switches: dict[int, _Switch] = {}
+        """Changes that are under way, by the roster's number."""
         self._digests: dict[int, dict[str, str]] = {}
         self._orders: dict[int, tuple[int, str, str]] = {}
         """Epoch, worker and id of the order of samples that was told last, by loader."""
@@ -150,32 +151,46 @@ class Recorder:
 
     def roster(self, roster: Roster, *, agent: str | None = None) -> None:
         """`agent` has this recorder: it hears of its own workers' switches only."""
-        self.settle()
         document = roster.document()
         members = [{key: member[key] for key in ("worker", "agent", "slices")} for member in document["members"]]
         self.write("roster", number=roster.number, base=roster.base, rescue=roster.rescue, members=members,
                    cause=roster.cause)
         here = tuple(one.worker for one in roster.members if agent is None or one.agent == agent)
-        self._switch = _Switch(roster, here)
+        self._switches = {number: switch for number, switch in self._switches.items() if switch.reports}
+        self._switches[roster.number] = _Switch(roster, here)
 
     def switched(self, worker: str, fields: dict[str, Any]) -> None:
-        """One line for all members, when the last of them is there."""
-        switch = self._switch
-        if switch is None or fields.get("number") != switch.roster.number:
-            return
-        switch.reports[worker] = fields
-        if set(switch.here) <= set(switch.reports):
-            self.settle()
+        """A member is in a new roster."""
+        switch = self._switches.get(int(fields["number"]))
+        if switch is not None:
+            switch.reports[worker] = fields
+            self._see(switch)
 
-    def settle(self) -> None:
-        """Writes the switch with what is known of it, if anybody made it."""
-        switch, self._switch = self._switch, None
-        if switch is None or not switch.reports:
-            return
-        line = switch.line()
-        if len(self.tally.pauses) < PAUSES:
-            self.tally.pauses.append({key: line[key] for key in ("number", "step", "workers", "cause", "pause_ms")})
-        self.write("switch", **line)
+    def resumed(self, worker: str, fields: dict[str, Any]) -> None:
+        """A member that was there before a change has finished its first step after it."""
+        switch = self._switches.get(int(fields["number"]))
+        if switch is not None:
+            switch.pauses_ms[worker] = float(fields["pause_ms"])
+            self._see(switch)
+
+    def _see(self, switch: _Switch) -> None:
+        """One line for all members, when the last of them is there and has gone on. Earlier changes have nothing to come then."""
+        if switch.over:
+            self.settle(until=switch.roster.number)
+
+    def settle(self, *, until: int | None = None) -> None:
+        """Writes the changes with what is known of them, where anybody made them."""
+        for number in sorted(self._switches):
+            if until is not None and number > until:
+                return
+            switch = self._switches.pop(number)
+            if not switch.reports:
+                continue
+            line = switch.line()
+            if len(self.tally.pauses) < PAUSES:
+                kept = ("number", "step", "workers", "cause", "pause_ms", "switch_ms")
+                self.tally.pauses.append({key: line[key] for key in kept})
+            self.write("switch", **line)
 
     def close(self) -> str | None:
         """What could not be written, if anything."""
@@ -193,12 +208,23 @@ class _Switch:
     roster: Roster
     here: tuple[str, ...]
     reports: dict[str, dict[str, Any]] = field(default_factory=dict)
+    pauses_ms: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def stayed(self) -> tuple[str, ...]:
+        """The members of this agent that were there before: the others have nothing to pause."""
+        first = not self.roster.base and not self.roster.rescue
+        return () if first else tuple(worker for worker in self.here if worker not in self.roster.joined)
+
+    @property
+    def over(self) -> bool:
+        return set(self.here) <= set(self.reports) and set(self.stayed) <= set(self.pauses_ms)
 
     def line(self) -> dict[str, Any]:
         """The pause is the longest of those who were there before."""
-        old = [fields for worker, fields in self.reports.items() if worker not in self.roster.joined]
-        told = old or list(self.reports.values())
-        first = told[0]
+        told = [self.reports[worker] for worker in self.stayed if worker in self.reports] or list(self.reports.values())
+        first, longest = told[0], max(float(fields.get("switch_ms") or 0.0) for fields in told)
+        pause_ms = max(self.pauses_ms.values(), default=None)
         return {
             "number": self.roster.number,
             "step": first.get("step", 0),
@@ -206,5 +232,6 @@ class _Switch:
             "joined": list(first.get("joined") or self.roster.joined),
             "left": list(first.get("left") or self.roster.left),
             "cause": first.get("cause") or self.roster.cause,
-            "pause_ms": round(max(float(fields.get("pause_ms") or 0.0) for fields in told), 3),
+            "pause_ms": pause_ms if self.stayed else 0.0,
+            "switch_ms": round(longest, 3),
         }

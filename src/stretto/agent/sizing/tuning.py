@@ -40,7 +40,7 @@ class Tuning:
             return
         self._switched_to = number
         if self._autoscaler is not None and "workers" in fields:
-            self._autoscaler.switched(workers=int(fields["workers"]), pause_ms=float(fields.get("pause_ms") or 0.0),
+            self._autoscaler.switched(workers=int(fields["workers"]), pause_ms=float(fields.get("switch_ms") or 0.0),
                                       cause=str(fields.get("cause", "")))
 
     @property

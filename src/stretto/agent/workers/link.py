@@ -24,6 +24,7 @@ REQUIRED: dict[str, dict[str, type | tuple[type, ...]]] = {
     "order": {"loader": int, "epoch": int, "order": str},
     "prepared": {"number": int},
     "switched": {"number": int, "tick": int},
+    "resumed": {"number": int, "pause_ms": (int, float)},
     "halted": {"number": int, "tick": (int, type(None))},
     "commit": {"step": int},
     "digest": {"step": int},

@@ -124,6 +124,7 @@ class Loader:
         self.job._settle()
         self.job._admission.admit()
         check_length(self.dataset, self.source.size)
+        self.job._telling.sweep_begins()
         return self.sweeps.sweep(self._training() if self.train else self._evaluation())
 
     def begin_sweep(self) -> None:
@@ -133,6 +134,7 @@ class Loader:
                 self._expected = None
 
     def end_sweep(self, *, early: bool) -> None:
+        self.job._telling.sweep_ended()
         if self._ahead is not None:
             self._ahead.end()
         if early:
