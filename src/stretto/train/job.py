@@ -48,7 +48,17 @@ class Stopped(Left):
 
 
 class Job:
-    """Made by `stretto.join`."""
+    """The job as its script sees it. Made by `stretto.join`; docs/api.md has an example.
+
+    Beside the properties and methods below it has these attributes:
+
+    step            training steps that the job has finished
+    seed            as given to stretto.join
+    worker          this worker's name, for logs; "alone" under plain `python`
+    slices          parts of every global batch; 0 before there is a loader
+    last_metrics    what the last finished training step logged, as means over all samples
+    closed          whether the job is over in this process
+    """
 
     def __init__(self, *, seed: int, options: dict[str, Any], worker: str, link: Link | None, beat: Beat | Quiet,
                  carried: Carried | None = None) -> None:
@@ -134,11 +144,12 @@ class Job:
 
     @property
     def epoch(self) -> int:
+        """The present epoch of `job.epochs`; 0 without it."""
         return self._epoch or 0
 
     @property
     def state(self) -> State:
-        """Plain values that every worker holds alike, as attributes: `job.state.best = 0.0`."""
+        """Plain values that every worker holds alike, as attributes: `job.state.best = 0.0`. Set them before training."""
         return self._shared.state
 
     @property
@@ -147,7 +158,8 @@ class Job:
         return self._planning.progress
 
     def share(self, *, lr_rule: Rule | None = None, **objects: Any) -> None:
-        """What every worker holds alike: modules, optimizers, schedulers, scalers, anything with a state_dict of plain values.
+        """What every worker holds alike, by name: modules, optimizers, schedulers, scalers, torchmetrics, dictionaries of plain
+        values and tensors, anything with a state_dict of these. Before the first step.
 
         `lr_rule` says how the optimizers' learning rates follow the batch (docs/batching.md).
         """

@@ -30,7 +30,15 @@ SWEEP = 1 << 42
 
 
 class Loader:
-    """Made by `job.loader`. Iterating over it gives the steps of one epoch."""
+    """Made by `job.loader`. Iterating over it gives the steps of one epoch.
+
+    Beside the properties below it has these attributes:
+
+    metrics, sums, gathered    what step.log, step.sum and step.gather were given in the last whole sweep of an evaluation
+    slices, train, tail, reduction, num_workers    as given to job.loader
+    number                     its place among the job's loaders, from 0
+    epoch, step                sweeps that are finished; steps of the present one that are
+    """
 
     def __init__(self, job: Job, given: Arguments, *, number: int, seed: int) -> None:
         self.job = job
@@ -67,6 +75,7 @@ class Loader:
 
     @property
     def dataset(self) -> Any:
+        """As given to job.loader."""
         return self.source.dataset
 
     @property
@@ -76,10 +85,12 @@ class Loader:
 
     @property
     def drop_last(self) -> bool:
+        """Whether an epoch's last, short batch is dropped."""
         return self.tail == "drop"
 
     @property
     def collate_fn(self) -> Callable[[list[Any]], Any]:
+        """What makes a slice of a list of samples."""
         return self.source.collate
 
     def __len__(self) -> int:

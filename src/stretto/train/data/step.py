@@ -20,7 +20,16 @@ if TYPE_CHECKING:
 
 
 class Step:
-    """One global batch. Iterate over it once for a pass; a second time for a second pass over the same data."""
+    """One global batch. Iterate over it once for a pass; a second time for a second pass over the same data.
+
+    Beside the methods below it has these attributes:
+
+    index                      its number in the job; in the sweep, where the loader does not train
+    epoch                      the loader's epoch
+    count, first               samples in it over all workers; the place of its first in the epoch's order
+    loader                     the loader that it is of
+    metrics, sums, gathered    the results of step.log, step.sum and step.gather over all workers, after the loop
+    """
 
     def __init__(self, loader: Loader, *, index: int, epoch: int, first: int, count: int, parts: int = 1) -> None:
         self.loader = loader
