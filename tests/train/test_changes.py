@@ -39,9 +39,9 @@ def test_what_the_script_changes_is_told_and_what_reading_changes_is_not() -> No
     data.level = 2
     data.weights[1] = 3.0
     data.transform = int
-    data.new = "x"  # type: ignore[attr-defined]
+    data.new = {"f": divmod, "n": 1}  # type: ignore[attr-defined]
     assert changes.begin() == {"dataset.level": "2", "dataset.transform": "int", "dataset.weights": "[1.0, 3.0]",
-                               "dataset.new": "'x'"}
+                               "dataset.new": "{'f': divmod, 'n': 1}"}
     data.level = 0
     assert "dataset.level" not in changes.begin()
 
@@ -74,8 +74,8 @@ model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.0001)
 job.share(model=model, optimizer=optimizer)
 dataset = Data()
-data = job.loader(dataset, 16)
-for epoch in job.epochs(16):
+data = job.loader(dataset, 16, num_workers=WORKERS)
+for epoch in job.epochs(12):
     CHANGE
     for step in data:
         for x, y in step:
@@ -87,9 +87,12 @@ print("digest", job.digest())
 """
 
 
-@pytest.mark.parametrize("change", ["dataset.level += 1", "dataset.level = epoch + 1"])
-def test_a_dataset_that_is_another_one_on_a_worker_that_joins_is_refused(launch: Any, tmp_path: Any, change: str) -> None:
-    run = launch(SCRIPT.replace("CHANGE", change).replace("PAUSE", "0.1"), "--workers", "1:2", "--start", "1")
+@pytest.mark.parametrize(("change", "processes"), [("dataset.level += 1", 0), ("dataset.level = epoch + 1", 1)])
+def test_a_dataset_that_is_another_one_on_a_worker_that_joins_is_refused(
+    launch: Any, tmp_path: Any, change: str, processes: int
+) -> None:
+    text = SCRIPT.replace("CHANGE", change)
+    run = launch(text.replace("PAUSE", "0.1").replace("WORKERS", str(processes)), "--workers", "1:2", "--start", "1")
     run.until_step(5)
     run.ask("scale", workers=2)
     if "epoch" not in change:
@@ -99,7 +102,7 @@ def test_a_dataset_that_is_another_one_on_a_worker_that_joins_is_refused(launch:
         return
     assert run.end() == 0, run.output()
     assert {one.workers for one in run.commits()} == {1, 2}
-    (tmp_path / "plain.py").write_text(SCRIPT.replace("CHANGE", change).replace("PAUSE", "0"))
+    (tmp_path / "plain.py").write_text(text.replace("PAUSE", "0").replace("WORKERS", "0"))
     plain = subprocess.run([sys.executable, str(tmp_path / "plain.py")], env=environment(), text=True, capture_output=True,
                            timeout=GUARD_S, check=True)
     assert plain.stdout.split()[-1] in run.output()

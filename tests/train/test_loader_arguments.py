@@ -57,6 +57,9 @@ def test_the_batch_size_may_come_by_place_and_all_of_data_loaders_attributes_are
     assert loader.reduction == "mean"
     assert "shuffle=True" in refusal(job, DATA, 16, True)
     assert job.loader(DATA, np.int64(16)).batch_size == 16
+    with pytest.raises(AttributeError, match="leave set_epoch out"):
+        loader.sampler.set_epoch(1)
+    assert not hasattr(loader, "nonsense")
 
 
 @pytest.mark.parametrize(("said", "tail"), [({"drop_last": True}, "drop"), ({"drop_last": False}, "keep"), ({}, "drop"),
@@ -178,6 +181,12 @@ class Lengthless(Dataset):  # type: ignore[type-arg]
         return index
 
 
+class Table(Dataset):  # type: ignore[type-arg]
+    """A split, with a shape as Hugging Face's have."""
+
+    shape = (64, 1)
+
+
 class DatasetDict(dict[str, Any]):
     """What Hugging Face's is."""
 
@@ -185,7 +194,7 @@ class DatasetDict(dict[str, Any]):
 @pytest.mark.parametrize(
     ("dataset", "words"),
     [
-        (DatasetDict(train=DATA, test=DATA), ["a DatasetDict with the splits 'train', 'test'", "job.loader(data['train'], …)"]),
+        (DatasetDict(train=Table(), test=Table()), ["a DatasetDict with the splits 'train', 'test'", "job.loader(data['train'], …"]),
         (collections.UserDict(validation=DATA), ["a UserDict", "data['validation']"]),
         ({"x": X, "y": X}, ["a dict of columns ('x', 'y')", "TensorDataset"]),
         ({}, ["a dict", "none"]),

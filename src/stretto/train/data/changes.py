@@ -15,6 +15,8 @@ from torch.utils.data import Dataset
 PLAIN = (int, float, str, bool, bytes, type(None))
 FEW = 64
 """A list of more values is data, not a setting."""
+LONG = 200
+"""Characters of a value that are shown and compared."""
 
 
 class Changes:
@@ -86,7 +88,13 @@ def _plain(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    if callable(value):
-        return getattr(value, "__qualname__", type(value).__name__)
-    text = repr(value)
-    return text if len(text) <= FEW else f"{text[:FEW]}…"
+    """The value in a message, and for workers to compare: functions by their names."""
+    if isinstance(value, dict):
+        text = "{" + ", ".join(f"{key!r}: {_shown(one)}" for key, one in value.items()) + "}"
+    elif isinstance(value, list | tuple):
+        text = "[" + ", ".join(map(_shown, value)) + "]"
+    elif callable(value):
+        text = getattr(value, "__qualname__", type(value).__name__)
+    else:
+        text = repr(value)
+    return text if len(text) <= LONG else f"{text[:LONG]}…"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from stretto.core.errors import ScriptError
@@ -67,7 +69,7 @@ def _check_mapping(dataset: Mapping[Any, Any]) -> None:
         return  # samples by number, in a dict
     shown = ", ".join(repr(key) for key in keys[:SHOWN]) + (", …" if len(keys) > SHOWN else "")
     values = [dataset[key] for key in keys]
-    if values and all(hasattr(value, "shape") for value in values):
+    if values and all(isinstance(value, torch.Tensor | np.ndarray) for value in values):
         raise ScriptError(f"job.loader got {named(dataset)} of columns ({shown}), which has no samples by number: put them side by "
                           "side, as torch.utils.data.TensorDataset(*columns.values())")
     first = next((key for key in keys if str(key) == "train"), keys[0] if keys else "train")

@@ -93,6 +93,12 @@ class Loader:
         """What makes a slice of a list of samples."""
         return self.source.collate
 
+    def __getattr__(self, name: str) -> Any:
+        if name in ("sampler", "batch_sampler", "set_epoch"):
+            raise AttributeError(f"a loader has no {name}: its order of samples follows from the job's seed and the epoch; leave "
+                                 "set_epoch out")
+        raise AttributeError(f"'Loader' object has no attribute {name!r}")
+
     def __len__(self) -> int:
         """Steps in an epoch at the present batch size."""
         left = self.source.size - self.consumed
@@ -148,7 +154,7 @@ class Loader:
         self.job._telling.sweep_ended()
         if self._ahead is not None:
             self._ahead.end()
-        if early:
+        if early or self.job._catch_up is not None:
             self.repeat()
 
     def _training(self) -> Iterator[Step]:
