@@ -11,7 +11,7 @@ import typer.core
 import typer.main
 
 from stretto.cli.helping import Sectioned
-from stretto.cli.mistakes import Misuse, no_verb, sentence
+from stretto.cli.mistakes import Misuse, no_verb, told
 from stretto.cli.verbs import VERBS
 from stretto.core.errors import StrettoError, UsageError
 
@@ -90,10 +90,7 @@ def main() -> None:
         code = group().main(prog_name="stretto", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except Misuse as error:
-        if type(error).__name__ == "NoArgsIsHelpError":
-            print(error.format_message(), file=sys.stderr)
-        else:
-            print(f"error: {sentence(error)}", file=sys.stderr)
+        print(told(error), file=sys.stderr)
         sys.exit(USAGE)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)

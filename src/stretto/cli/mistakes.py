@@ -11,9 +11,14 @@ import typer
 
 from stretto.cli.verbs import VERBS
 
-Misuse = typer.BadParameter.__mro__[1]
+Misuse: type[Exception] = typer.BadParameter.__mro__[1]
 """The parser's own exception for a wrong call. typer exports only this subclass of it."""
 EXPECTED = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+
+
+def told(error: Any) -> str:
+    """What is printed: the help where a verb was called without anything, else the mistake and its fix."""
+    return str(error.format_message()) if type(error).__name__ == "NoArgsIsHelpError" else f"error: {sentence(error)}"
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:

@@ -54,8 +54,8 @@ def parse_job(text: bytes | str, *, name: str, now: float) -> JobSpec:
     _deadline(value, lines, mistakes, now)
     try:
         spec = JobSpec.model_validate(value)
-        if (text := refusal(spec)) is not None:
-            mistakes.append((lines.get(("run",), 1), f"run: {text}"))
+        if (refused := refusal(spec)) is not None:
+            mistakes.append((lines.get(("run",), 1), f"run: {refused}"))
         if not mistakes:
             return spec
     except ValidationError as error:
