@@ -298,3 +298,36 @@ def test_a_shared_metric_hides_no_optimizer_that_was_forgotten():
             F.cross_entropy(model(a), b).backward()
         opt.step()
     """, "Adam", "not shared")
+
+
+def test_metrics_of_a_loader_are_those_of_its_last_sweep():
+    check("""
+    from torchmetrics import MetricCollection
+    from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
+    model = nn.Linear(6, 3)
+    job.share(model=model)
+    accuracy = MulticlassAccuracy(3, average="micro")
+    both = MetricCollection({"micro": MulticlassAccuracy(3, average="micro"), "matrix": MulticlassConfusionMatrix(3)})
+    first = job.loader(TensorDataset(x[:43], y[:43]), batch_size=16, train=False, metrics={"accuracy": accuracy, "both": both})
+    second = job.loader(TensorDataset(x[43:], y[43:]), batch_size=16, train=False, metrics={"accuracy": accuracy})
+    for data, rows in ((first, slice(43)), (first, slice(43)), (second, slice(43, 64))):
+        for step in data:
+            for a, b in step:
+                accuracy.update(model(a), b)
+                if data is first:
+                    both(model(a), b)
+        truth = (model(x[rows]).argmax(1) == y[rows]).float().mean()
+        assert data.metrics["accuracy"] == float(truth) == float(accuracy.compute()), data.metrics
+        assert data is second or data.metrics.keys() == {"accuracy", "both/micro"} and both["matrix"].compute().sum() == 43
+    """)
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    ("train=False, metrics={'loss': 1.5}", ["'loss'", "float", "step.sum"]),
+    ("metrics={'mean': torchmetrics.MeanMetric()}", ["'mean'", "train=False", "job.share(mean=mean)"]),
+])
+def test_what_cannot_be_a_loaders_metric_is_refused(arguments: str, words: list[str]):
+    refused(f"""
+    import torchmetrics
+    job.loader(TensorDataset(x, y), batch_size=16, {arguments})
+    """, *words)

@@ -181,6 +181,7 @@ class Job:
         drop_last: bool | None = None,
         shuffle: bool | None = None,
         reduction: str = "mean",
+        metrics: dict[str, Any] | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         num_workers: int = 0,
         prefetch_factor: int | None = None,
@@ -201,6 +202,8 @@ class Job:
         drop_last: DataLoader's word for tail: True drops, False keeps.
         shuffle: whether every epoch has an order of its own, from the job's seed. Training shuffles, an evaluation does not.
         reduction: "mean" or "sum", as in the loss function: how a slice's loss comes from those of its samples.
+        metrics: torchmetrics objects by name, for an evaluation: they are shared, reset before every sweep over the loader, and
+            their values are in `loader.metrics` after it (docs/evaluation.md).
         collate_fn: makes a slice of a list of samples; by default torch.utils.data.default_collate.
         num_workers: processes that read ahead, for each worker; 0 reads in the worker itself.
         prefetch_factor: slices that each of those processes holds ready; 2.
@@ -225,6 +228,8 @@ class Job:
                               pin_memory=pin_memory),
         )
         loader = Loader(self, given, number=len(self._loaders), seed=self.seed)
+        if metrics:
+            loader.torchmetrics = self._torchmetrics.take(metrics, loader.number, train=train, share=self.share)
         self._planning.use(loader, given.policy)
         self.slices = given.slices
         self._loaders.append(loader)

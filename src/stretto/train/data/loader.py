@@ -21,6 +21,7 @@ from stretto.train.data.sweeps import Sweeps
 from stretto.train.randomness import seed_all
 from stretto.train.reduce.logs import Row
 from stretto.train.reduce.sums import Partial, add, joined, small
+from stretto.train.sharing.torchmetrics_state import computed
 
 if TYPE_CHECKING:
     from stretto.train.job import Job
@@ -63,6 +64,8 @@ class Loader:
         self.gathered: dict[str, Any] = {}
         """Everything given to `step.gather` in the last whole sweep of an evaluation, in the order of its samples."""
         self._ahead = Ahead(self.source, given.prefetch) if given.prefetch.workers else None
+        self.torchmetrics: dict[str, Any] = {}
+        """Metrics of this loader: reset before every sweep, computed after it."""
         self._counted: dict[str, Any] = {}
         """What the shared torchmetrics objects had counted at the end of the last sweep, while that is small."""
         self._expected: tuple[Any, ...] | None = None
@@ -213,6 +216,8 @@ class Loader:
         if self.job._catch_up is not None:
             yield from self._look()
             return
+        for metric in self.torchmetrics.values():
+            metric.reset()
         totals: dict[str, tuple[float, int]] = {}
         sums: dict[str, Any] = {}
         chunks: dict[str, list[Any]] = {}
@@ -233,6 +238,7 @@ class Loader:
             self.step += 1
             self.consumed += count
         self.metrics = {name: total / weight for name, (total, weight) in totals.items()}
+        self.metrics |= computed(self.torchmetrics)
         self.sums, self.gathered = sums, {name: joined(name, held) for name, held in chunks.items()}
         self._counted = self.job._torchmetrics.snapshot()
         self.job._telling.swept(self)

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from stretto.core.errors import ScriptError
 from stretto.train.reduce.sums import CARRIED_BYTES, Key, size
+from stretto.train.sharing.metric_states import Before, begin, copied, kind_of, merged, others, placed
 
 if TYPE_CHECKING:
     from stretto.train.sharing.shared import Shared
@@ -26,24 +26,8 @@ if TYPE_CHECKING:
 SHARED_AS = "torchmetrics:states"
 """The name under which the states are a part of the shared state; no keyword of `job.share` can be this."""
 COUNT = "#updates"
-CHUNKS = 64
-"""A list of more tensors than this that would be concatenated in the end is concatenated at once: states stay cheap to send."""
 LOOKS = 2
 """Passes of each loader in which metrics that are not shared are looked for: the second finds those that the first has made."""
-SCRATCH = ("_computed", "_forward_cache", "_update_count")
-UNTOUCHED = object()
-"""Stands in a metric's forward cache from the beginning of a slice: `reset` puts None there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Before:
-    """A metric as it was before a slice."""
-
-    states: dict[str, Any]
-    count: int
-    computed: Any
-    cache: Any
-    numbers: dict[str, int | float]
 
 
 class TorchMetrics:
@@ -55,12 +39,30 @@ class TorchMetrics:
         """How each state of each metric is merged."""
         self._outer: set[str] = set()
         """Metrics with states that are in no other metric: those that scripts reset themselves."""
+        self._given: dict[str, Any] = {}
+        """Metrics that were given to loaders, by the name that they are shared under."""
         self._before: list[Before] = []
         self._looks: dict[int, int] = {}
         self._counts: dict[int, tuple[Any, int]] | None = None
 
     def __bool__(self) -> bool:
         return bool(self._metrics)
+
+    def take(self, given: dict[str, Any], loader: int, *, train: bool, share: Callable[..., None]) -> dict[str, Any]:
+        """Metrics that were given to a loader. Each is shared, once."""
+        package = sys.modules.get("torchmetrics")
+        for name, metric in given.items():
+            if package is None or not isinstance(metric, package.Metric | package.MetricCollection):
+                raise ScriptError(f"job.loader(metrics={{{name!r}: …}}) got a {type(metric).__name__}: give torchmetrics objects, "
+                                  "or use step.log, step.sum and step.gather")
+            if train:
+                raise ScriptError(f"job.loader(metrics={{{name!r}: …}}) of a training loader: metrics of a loader are those of an "
+                                  f"evaluation (train=False); share this one with job.share({name}={name}) and reset it yourself")
+            if not any(metric is other for other in self._given.values()):
+                shared_as = name if name not in self._given else f"{name}_{loader}"
+                share(**{shared_as: metric})
+                self._given[shared_as] = metric
+        return dict(given)
 
     def find(self, shared: Shared) -> None:
         """Takes over the metrics among the shared objects and in the shared modules. Once, before training."""
@@ -83,7 +85,7 @@ class TorchMetrics:
         self._metrics[path] = metric
         # ClasswiseWrapper shows the states of the metric in it as its own.
         inner = any(getattr(one, "_defaults", None) is metric._defaults for one in metric.children())
-        self._kinds[path] = {} if inner else {name: _kind(path, metric, name) for name in metric._defaults}
+        self._kinds[path] = {} if inner else {name: kind_of(path, metric, name) for name in metric._defaults}
         if self._kinds[path] and not any(path.startswith(f"{other}.") and self._kinds[other] for other in self._metrics):
             self._outer.add(path)
         # What all workers hold alike needs no other synchronisation.
@@ -93,7 +95,7 @@ class TorchMetrics:
     # ---- slices
 
     def enter_slice(self) -> None:
-        self._before = [_begin(metric, self._kinds[path]) for path, metric in self._metrics.items()]
+        self._before = [begin(metric, self._kinds[path]) for path, metric in self._metrics.items()]
 
     def leave_slice(self) -> list[tuple[Key, Any]]:
         """What the slice has counted. The metrics are again as they were before it."""
@@ -142,7 +144,7 @@ class TorchMetrics:
                 continue
             for name, kind in self._kinds[path].items():
                 part = found["state.sum" if kind == "state.mean" else kind, path, name]
-                setattr(metric, name, _merged(metric, name, kind, part, count=count))
+                setattr(metric, name, merged(metric, name, kind, part, count=count))
             metric._update_count += count
             metric._computed = None
 
@@ -150,7 +152,7 @@ class TorchMetrics:
 
     def state_dict(self) -> dict[str, Any]:
         return {path: {"count": metric._update_count, "states": {name: getattr(metric, name) for name in self._kinds[path]},
-                       "others": _others(metric)}
+                       "others": others(metric)}
                 for path, metric in self._metrics.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -160,7 +162,7 @@ class TorchMetrics:
                 raise ScriptError(f"the job counts with the torchmetrics object {path}, this worker has none: all workers must run "
                                   "the same script")
             for name, value in {**held["states"], **held["others"]}.items():
-                setattr(metric, name, _placed(_copied(value), metric.device))
+                setattr(metric, name, placed(copied(value), metric.device))
             metric._update_count, metric._computed = held["count"], None
 
     def snapshot(self) -> dict[str, Any]:
@@ -168,7 +170,7 @@ class TorchMetrics:
         states = self.state_dict()
         if size([states], bound=CARRIED_BYTES) > CARRIED_BYTES:
             return {}
-        return {path: {key: _copied(value) for key, value in held.items()} for path, held in states.items()}
+        return {path: {key: copied(value) for key, value in held.items()} for path, held in states.items()}
 
     # ---- metrics that are not shared
 
@@ -205,7 +207,16 @@ class TorchMetrics:
         return found
 
 
-# ---- one metric
+def computed(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The values of metrics that are single numbers, by name; `name/key` for those of a collection."""
+    found: dict[str, float] = {}
+    for name, metric in metrics.items():
+        if not any(getattr(one, "_update_count", 0) for one in metric.modules()):
+            continue
+        value = metric.compute()
+        values = {f"{name}/{key}": one for key, one in value.items()} if isinstance(value, dict) else {name: value}
+        found |= {key: float(one) for key, one in values.items() if isinstance(one, torch.Tensor) and one.numel() == 1}
+    return found
 
 
 def _check_kind(package: Any, path: str, module: Any) -> None:
@@ -221,99 +232,13 @@ def _without_groups(collection: Any) -> None:
         collection._enable_compute_groups, collection._groups_checked, collection._groups = False, False, {}
 
 
-def _kind(path: str, metric: Any, name: str) -> str:
-    """The operation that merges a state."""
-    default, reduction = metric._defaults[name], metric._reductions[name]
-    data = sys.modules["torchmetrics.utilities.data"]
-    known = {data.dim_zero_sum: "state.sum", data.dim_zero_mean: "state.mean", data.dim_zero_max: "state.max",
-             data.dim_zero_min: "state.min", data.dim_zero_cat: "state.list", None: "state.list"}
-    kind = known.get(reduction)
-    text = getattr(reduction, "__name__", str(reduction))
-    if kind is None:
-        raise ScriptError(f"{path} is a {type(metric).__name__}, whose state {name} is reduced by {text}: shared metrics may use "
-                          "dist_reduce_fx='sum', 'mean', 'max', 'min', 'cat' or None")
-    if isinstance(default, list) and kind != "state.list":
-        raise ScriptError(f"{path} is a {type(metric).__name__}, whose state {name} is a list that is reduced by {text}: lists "
-                          "have dist_reduce_fx='cat' or None")
-    if isinstance(default, torch.Tensor) and kind == "state.sum" and bool(default.count_nonzero()):
-        raise ScriptError(f"{path} is a {type(metric).__name__}, whose state {name} is a sum that begins with {default.tolist()}: "
-                          "every slice begins with it, so a sum must begin with zeros")
-    if isinstance(default, torch.Tensor) and reduction is data.dim_zero_cat and default.numel():
-        raise ScriptError(f"{path} is a {type(metric).__name__}, whose state {name} is concatenated and begins with "
-                          f"{default.tolist()}: every slice begins with it, so it must begin empty")
-    return kind
-
-
-def _begin(metric: Any, names: Iterable[str]) -> Before:
-    """Gives a metric the states that every slice begins with."""
-    before = Before({name: getattr(metric, name) for name in names}, metric._update_count, metric._computed,
-                    metric._forward_cache, {name: value for name, value in _others(metric).items() if type(value) in (int, float)})
-    for name in names:
-        default = metric._defaults[name]
-        setattr(metric, name, default.detach().clone() if isinstance(default, torch.Tensor) else [])
-    metric._update_count, metric._computed, metric._forward_cache = 0, None, UNTOUCHED
-    return before
-
-
-def _others(metric: Any) -> dict[str, Any]:
-    """Numbers and tensors that a metric keeps beside its states, such as the extremes of MinMaxMetric."""
-    return {name: value for name, value in vars(metric).items()
-            if (type(value) in (int, float) or isinstance(value, torch.Tensor)) and name not in metric._defaults
-            and name not in SCRATCH}
-
-
-def _merged(metric: Any, name: str, kind: str, part: Any, *, count: int) -> Any:
-    held: Any = getattr(metric, name)
-    before, in_list = metric._update_count, kind == "state.list" and not isinstance(metric._defaults[name], torch.Tensor)
-    part = _placed(part, torch.device("cpu") if metric.compute_on_cpu and in_list else metric.device)
-    if kind == "state.sum":
-        return held + part
-    if kind == "state.mean":
-        return (held * before + part) / (before + count) if before else part / count
-    if kind != "state.list":
-        return (torch.maximum if kind == "state.max" else torch.minimum)(held, part)
-    if isinstance(held, torch.Tensor):
-        return _stacked(held, part, fresh=not before, cat=metric._reductions[name] is not None)
-    joined = held + part
-    if metric._reductions[name] is not None and len(joined) > CHUNKS and len({_row(one) for one in joined}) == 1:
-        return [torch.cat([one.reshape(-1) if not one.dim() else one for one in joined])]
-    return joined
-
-
-def _stacked(held: torch.Tensor, parts: list[torch.Tensor], *, fresh: bool, cat: bool) -> torch.Tensor:
-    """As torchmetrics joins tensors of several processes: one row for each slice where no reduction is given."""
-    if cat:
-        return torch.cat([*([] if fresh else [held]), *parts])
-    rows = [] if fresh else list(held) if held.dim() > parts[0].dim() else [held]
-    rows += parts
-    return rows[0] if len(rows) == 1 else torch.stack(rows)
-
-
-def _row(one: Any) -> Any:
-    return (one.dtype, one.shape[1:], one.device) if isinstance(one, torch.Tensor) else id(one)
-
-
-def _placed(value: Any, device: torch.device) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.to(device)
-    return [_placed(one, device) for one in value] if isinstance(value, list) else value
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone()
-    if isinstance(value, dict):
-        return {key: _copied(one) for key, one in value.items()}
-    return [_copied(one) for one in value] if isinstance(value, list) else value
-
-
-def _never() -> bool:
-    return False
-
-
 def _named(metric: Any) -> str:
     """The name under which a script's globals have a metric, or the collection that it is in."""
     for name, value in vars(sys.modules["__main__"]).items():
         if value is metric or (isinstance(value, torch.nn.Module) and any(one is metric for one in value.modules())):
             return name
     return ""
+
+
+def _never() -> bool:
+    return False
