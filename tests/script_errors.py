@@ -64,29 +64,37 @@ def _refusals(function: ast.FunctionDef, *, also: str) -> Iterator[ast.Call]:
 def _texts(value: ast.expr, function: ast.FunctionDef, functions: Functions) -> Iterator[str]:
     match value:
         case ast.Constant() | ast.JoinedStr() | ast.BinOp():
-            yield _template(value)
-        case ast.Call(func=ast.Name(id=name)):  # a function that makes the text
+            yield _template(value, function)
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):  # a function that makes the text
             yield from _made_by(name, functions)
         case ast.Subscript(value=ast.Name(id=name)):  # the first of a list that a function of this name fills
             yield from _made_by(f"_{name}", functions)
         case ast.Name(id=name):
-            for node in ast.walk(function):
-                if isinstance(node, ast.Assign) and any(isinstance(one, ast.Name) and one.id == name for one in node.targets):
-                    yield from _texts(node.value, function, functions)
+            for assigned in _assigned(name, function):
+                yield from _texts(assigned, function, functions)
         case _:
             return
 
 
-def _template(value: ast.expr) -> str:
+def _template(value: ast.expr, function: ast.FunctionDef) -> str:
     match value:
         case ast.Constant(value=str(text)):
             return text
         case ast.JoinedStr(values=values):
-            return "".join(map(_template, values))
+            return "".join(_template(one, function) for one in values)
         case ast.BinOp(left=left, right=right):
-            return _template(left) + _template(right)
+            return _template(left, function) + _template(right, function)
+        case ast.FormattedValue(value=ast.Name(id=name)):  # a text that was begun before
+            begun = [one for one in _assigned(name, function) if isinstance(one, ast.JoinedStr | ast.BinOp)]
+            return _template(begun[0], function) if begun else GAP
         case _:
             return GAP
+
+
+def _assigned(name: str, function: ast.FunctionDef) -> Iterator[ast.expr]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and any(isinstance(one, ast.Name) and one.id == name for one in node.targets):
+            yield node.value
 
 
 def _made_by(name: str, functions: Functions) -> Iterator[str]:
@@ -94,4 +102,4 @@ def _made_by(name: str, functions: Functions) -> Iterator[str]:
         if function.name == name:
             for node in ast.walk(function):
                 if isinstance(node, ast.Return | ast.Yield) and node.value is not None:
-                    yield _template(node.value)
+                    yield _template(node.value, function)
