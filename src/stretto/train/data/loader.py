@@ -37,6 +37,7 @@ class Loader:
 
     metrics, sums, gathered    what step.log, step.sum and step.gather were given in the last whole sweep of an evaluation
     slices, train, tail, reduction, num_workers    as given to job.loader
+    torchmetrics               as given to job.loader, as metrics
     number                     its place among the job's loaders, from 0
     epoch, step                sweeps that are finished; steps of the present one that are
     """
