@@ -194,7 +194,7 @@ class DatasetDict(dict[str, Any]):
 @pytest.mark.parametrize(
     ("dataset", "words"),
     [
-        (DatasetDict(train=Table(), test=Table()), ["a DatasetDict with the splits 'train', 'test'", "job.loader(data['train'], …"]),
+        (DatasetDict(train=Table(), test=Table()), ["a DatasetDict with the splits 'train', 'test'", "job.loader(data['train']"]),
         (collections.UserDict(validation=DATA), ["a UserDict", "data['validation']"]),
         ({"x": X, "y": X}, ["a dict of columns ('x', 'y')", "TensorDataset"]),
         ({}, ["a dict", "none"]),
