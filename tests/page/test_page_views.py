@@ -12,6 +12,7 @@ from playwright.sync_api import Route, expect
 from server_harness import Running
 
 from stretto.server.client import Client
+from stretto.server.jobs.work import NEVER_JOINED
 from stretto.server.models import Job
 
 Windows = Callable[..., Window]
@@ -234,7 +235,7 @@ def test_what_is_wrong_with_a_submit_is_said_at_its_field(server: Running, windo
     form.get_by_role("button", name="Submit").click()
     expect(one.page.get_by_test_id("explanation")).to_contain_text("`sleep 1` is not a stretto script".replace("`", ""))
     one.go("/jobs")
-    expect(one.row("asked").locator(".reason")).to_have_text("its command never called stretto.join: nothing was elastic")
+    expect(one.row("asked").locator(".reason")).to_have_text(NEVER_JOINED)
 
 
 def test_what_another_policy_would_have_done_is_shown(server: Running, windows: Windows) -> None:

@@ -17,6 +17,7 @@ from server_harness import Running, running, until
 
 from stretto.clusters.local import STRETTO
 from stretto.server.client import Client, ServerError
+from stretto.server.jobs.work import NEVER_JOINED
 
 pytestmark = [pytest.mark.timeout(1800)]
 
@@ -118,7 +119,7 @@ def test_a_run_line_is_elastic_or_refused_or_says_that_it_is_neither(tmp_path: P
         ended = client.wait(text, timeout_s=GUARD_S)
         assert (ended.state, ended.progress.step, ended.note) == ("finished", 12, ""), "4 steps an epoch, as a stretto script"
         ended = client.wait(shell, timeout_s=GUARD_S)
-        assert (ended.state, ended.note) == ("finished", "its command never called stretto.join: nothing was elastic")
+        assert (ended.state, ended.note) == ("finished", NEVER_JOINED)
         assert client.explain(shell).sentence == f"'shell' has finished; {ended.note}."
         with pytest.raises(ServerError, match="is one plain process"):
             client.scale(shell, 2)

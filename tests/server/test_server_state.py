@@ -16,7 +16,7 @@ from stretto.server.jobs import journal
 from stretto.server.jobs.ending import ending
 from stretto.server.jobs.known import Known
 from stretto.server.jobs.state import FOLDS, Conflict, Record, fold
-from stretto.server.jobs.work import note, refusal, work_of
+from stretto.server.jobs.work import NEVER_JOINED, note, refusal, work_of
 from stretto.server.models import JobState, Progress
 
 # -- state ---------------------------------------------------------------------------------------------------------------
@@ -112,9 +112,12 @@ def test_a_plain_process_has_one_size_and_says_so() -> None:
     told = note(spec, state=JobState.RUNNING, steps=0)
     assert told.startswith("`bash go.sh` is not a stretto script: one plain process, never scaled")
     assert note(spec, state=JobState.FAILED, steps=0) == "", "its error says more"
-    assert note(spec, state=JobState.FINISHED, steps=0) == "its command never called stretto.join: nothing was elastic"
+    text = spec.model_copy(update={"run": "cd code && python -u train.py > log"})
+    told = note(text, state=JobState.QUEUED, steps=0)
+    assert "; write `stretto run train.py` in it for `python -u train.py`, or `plain: true`" in told
+    assert note(spec, state=JobState.FINISHED, steps=0) == NEVER_JOINED
     assert ending(record(spec=spec), Known(), Sighting(Seen.GONE, code=0), resumable=False).text == (
-        "finished; its command never called stretto.join: nothing was elastic")
+        f"finished; {NEVER_JOINED}")
     inside = SPEC.model_copy(update={"run": "cd x && stretto run train.py"})
     assert note(inside, state=JobState.FINISHED, steps=0), "it was about to, and never did"
     assert note(inside, state=JobState.FINISHED, steps=7) == ""

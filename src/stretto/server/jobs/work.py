@@ -21,6 +21,9 @@ SHELL = re.compile(r"[|&;<>()$`\\*?\[\]{}~#!\n]")
 LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "mpirun", "horovodrun"})
 INSIDE = re.compile(r"(^|[\s;&|(])stretto\s+run\s")
 """A shell text whose elastic part is a `stretto run`."""
+STARTS = re.compile(r"python[\d.]*\s+(?:-u\s+)?([^\s|&;<>()]+\.py)")
+"""A script that a shell text starts by itself."""
+NEVER_JOINED = "nothing of it ever joined (stretto.join under `stretto run`): nothing was elastic"
 MOST_SHOWN = 60
 
 
@@ -62,10 +65,11 @@ def note(spec: JobSpec, *, state: JobState, steps: int) -> str:
     if spec.plain or work_of(spec).elastic or (scales(spec) and (steps or not finished)) or (state.ended and not finished):
         return ""
     if finished:
-        return "its command never called stretto.join: nothing was elastic"
+        return NEVER_JOINED
     shown = _shown(spec.run.split() if isinstance(spec.run, str) else spec.run)
-    return (f"`{shown}` is not a stretto script: one plain process, never scaled; write `run: [python, train.py]`, or `plain: "
-            "true` if that is meant")
+    inside = STARTS.search(spec.run) if isinstance(spec.run, str) else None
+    fix = f"write `stretto run {inside[1]}` in it for `{inside[0]}`" if inside else "write `run: [python, train.py]`"
+    return f"`{shown}` is not a stretto script: one plain process, never scaled; {fix}, or `plain: true` if that is meant"
 
 
 def asked(elastic: Elastic) -> dict[str, str]:
