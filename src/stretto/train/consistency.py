@@ -53,7 +53,8 @@ class Consistency:
     def details(self, name: str, *, part: int) -> Any:
         """What a hash was made of, with names, for the message about a difference."""
         if name == TENSORS:
-            return {path: f"{checksum(piece):x}" for path, piece in self._pieces(part % PARTS)}
+            names = list(self._names())
+            return {names[number]: f"{checksum(piece):x}" for number, piece in self._pieces(part % PARTS)}
         if name == ATTRIBUTES:
             return {f"{shared}.{path}" if path else shared: _attributes(module)
                     for shared, root in self._shared.modules for path, module in root.named_modules()}
@@ -75,51 +76,61 @@ class Consistency:
                 if not isinstance(one, torch.nn.Module | torch.optim.Optimizer)}
 
     def _attributes(self) -> list[Any]:
-        return [[_attributes(module) for module in root.modules()] + [[p.requires_grad for p in root.parameters()]]
-                for _, root in self._shared.modules]
+        return [[_attributes(module), [p is not None and p.requires_grad for p in module._parameters.values()]]
+                for _, root in self._shared.modules for module in root.modules()]
 
     # ---- tensors, in turn
 
-    def _tensors(self) -> Iterator[tuple[Callable[[], str], torch.Tensor]]:
-        """Everything that newcomers would get, with functions that name it."""
+    def _tensors(self) -> Iterator[torch.Tensor]:
+        """Everything that newcomers would get of modules and optimizers, in the order of `_names`."""
+        for _, root in self._shared.modules:
+            for module in root.modules():
+                yield from (tensor for tensor in module._parameters.values() if tensor is not None)
+                hidden = module._non_persistent_buffers_set
+                yield from (tensor for key, tensor in module._buffers.items() if tensor is not None and key not in hidden)
+        for optimizer in self._shared.optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    state = optimizer.state.get(parameter, {})
+                    yield from (tensor for tensor in state.values() if isinstance(tensor, torch.Tensor))
+
+    def _names(self) -> Iterator[str]:
         for shared, root in self._shared.modules:
             for path, module in root.named_modules():
-                for key, tensor in module._parameters.items():
-                    if tensor is not None:
-                        yield lambda s=shared, p=path, k=key: ".".join(part for part in (s, p, k) if part), tensor
-                for key, tensor in module._buffers.items():
-                    if tensor is not None and key not in module._non_persistent_buffers_set:
-                        yield lambda s=shared, p=path, k=key: ".".join(part for part in (s, p, k) if part), tensor
+                keys = [key for key, tensor in module._parameters.items() if tensor is not None]
+                keys += [key for key, tensor in module._buffers.items()
+                         if tensor is not None and key not in module._non_persistent_buffers_set]
+                yield from (".".join(part for part in (shared, path, key) if part) for key in keys)
         for shared, one in self._shared.objects.items():
             if isinstance(one, torch.optim.Optimizer):
                 for number, parameter in enumerate(p for group in one.param_groups for p in group["params"]):
-                    for key, tensor in one.state.get(parameter, {}).items():
-                        if isinstance(tensor, torch.Tensor):
-                            yield lambda s=shared, n=number, k=key: f"{s}'s {k} of parameter {n}", tensor
+                    yield from (f"{shared}'s {key} of parameter {number}" for key, tensor in one.state.get(parameter, {}).items()
+                                if isinstance(tensor, torch.Tensor))
 
-    def _pieces(self, part: int) -> Iterator[tuple[str, torch.Tensor]]:
-        yield from ((name(), piece) for name, piece in self._cut(part))
+    def _pieces(self, part: int) -> Iterator[tuple[int, torch.Tensor]]:
+        """The rows of tensors that begin in one of the equal parts of all bytes, with the tensors' numbers.
 
-    def _cut(self, part: int) -> Iterator[tuple[Callable[[], str], torch.Tensor]]:
-        """The tensors, or ranges of them, whose bytes fall into one of the equal parts."""
+        Rows, not ranges of memory: a newcomer's tensors may lie in another order in memory than the job's.
+        """
         tensors = list(self._tensors())
-        total = sum(tensor.nbytes for _, tensor in tensors)
+        total = sum(tensor.nbytes for tensor in tensors)
         low, high = total * part // PARTS, total * (part + 1) // PARTS
         begin = 0
-        for name, tensor in tensors:
+        for number, tensor in enumerate(tensors):
             end = begin + tensor.nbytes
-            if end > low and begin < high and tensor.nbytes:
-                if tensor.is_contiguous():
-                    width = tensor.element_size()
-                    first, last = max(low - begin, 0) // width, -(-(min(high, end) - begin) // width)
-                    yield name, tensor.detach().view(-1)[first:last]
+            if end > low and begin < high:
+                if tensor.dim():
+                    row = max(1, tensor.nbytes // max(1, tensor.shape[0]))
+                    first, last = -(-max(low - begin, 0) // row), -(-(min(high, end) - begin) // row)
+                    if last > first:
+                        yield number, tensor.detach()[first:last]
                 elif begin >= low:
-                    yield name, tensor.detach()
+                    yield number, tensor.detach()
             begin = end
 
     def _sum(self, part: int) -> int:
         total = 0
-        for _, piece in self._cut(part):
+        for _, piece in self._pieces(part):
             total = (total * 1_000_003 + checksum(piece)) & _MASK
         return total
 

@@ -13,6 +13,10 @@ from collections.abc import Iterable, Iterator
 
 _STEERING = {"step", "zero_grad", "backward", "exit", "load_state_dict", "update_parameters", "requires_grad_"}
 """Methods that change what is trained: an `if` around one of them decides something."""
+_MUTATING = {"append", "appendleft", "extend", "insert", "add", "update", "pop", "popleft", "clear", "remove", "setdefault"}
+_LOGGING = {"print", "log", "info", "debug", "warning", "write", "set_postfix", "set_description", "add_scalar", "append", "sum",
+            "gather", "update", "format"}
+"""Functions and methods whose arguments are only kept or shown."""
 
 
 @functools.lru_cache(maxsize=16)
@@ -34,7 +38,7 @@ def carried_at(path: str, line: int) -> list[str]:
 def counters(path: str) -> tuple[tuple[str, int], ...]:
     """The counters of `for i, step in enumerate(data)` that decide something in a loop with another loop inside, with lines."""
     tree = parse(path)
-    tested = {name for test, _, _ in _decisions(tree) for name in _names(test)}
+    tested = {name for test, _ in _decisions(tree) for name in _names(test)} | {name for name, _ in _computing(tree)}
     found: list[tuple[str, int]] = []
     for loop in ast.walk(tree):
         if (isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) and "enumerate" in _names(loop.iter.func)
@@ -47,17 +51,17 @@ def counters(path: str) -> tuple[tuple[str, int], ...]:
 
 @functools.lru_cache(maxsize=16)
 def deciding(path: str) -> tuple[tuple[str, int], ...]:
-    """Variables, with lines, that are carried through a loop and decide by an `if` whether it goes on or what is trained."""
+    """Variables, with lines, that are carried through a loop and decide what is trained: by an `if` that leaves a loop or guards a
+    step, or because the slices compute with them."""
     tree = parse(path)
     carried = {name for loop in ast.walk(tree) if isinstance(loop, ast.For | ast.While)
                for name in _carried(loop.body, _names(loop.target) if isinstance(loop, ast.For) else set(), sums=True)}
-    chosen: dict[str, int] = {}
+    chosen = {name: line for name, line in _computing(tree) if name in carried}
     for _ in range(4):  # a variable that decides about a deciding one decides as well
         before = len(chosen)
-        for test, body, line in _decisions(tree, also=chosen.keys()):
+        for test, line in _decisions(tree, also=chosen.keys()):
             for name in _names(test) & carried:
                 chosen.setdefault(name, line)
-            del body
         if len(chosen) == before:
             break
     return tuple(sorted(chosen.items(), key=lambda item: item[1]))
@@ -67,7 +71,7 @@ def deciding(path: str) -> tuple[tuple[str, int], ...]:
 def tested_objects(path: str) -> frozenset[str]:
     """Names of objects one of whose attributes, or whose call, decides something: an early stopping of the script's own."""
     found: set[str] = set()
-    for test, _, _ in _decisions(parse(path)):
+    for test, _ in _decisions(parse(path)):
         for node in ast.walk(test):
             if isinstance(node, ast.Attribute | ast.Call):
                 inner = node.value if isinstance(node, ast.Attribute) else node.func
@@ -75,14 +79,43 @@ def tested_objects(path: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def _decisions(tree: ast.AST, also: Iterable[str] = ()) -> Iterator[tuple[ast.expr, list[ast.stmt], int]]:
+def _computing(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Names that the loop around `backward` reads for more than keeping or showing them, and those that are put into something."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.For) and _calls(node, "backward") and not any(
+                inner is not node and isinstance(inner, ast.For) and _calls(inner, "backward") for inner in ast.walk(node)):
+            for statement in node.body:
+                yield from ((name, statement.lineno) for name in sorted(_read(statement)))
+        elif isinstance(node, ast.Assign) and any(isinstance(target, ast.Subscript | ast.Attribute) for target in node.targets):
+            yield from ((name, node.lineno) for name in sorted(_names(node.value)))
+
+
+def _calls(node: ast.AST, method: str) -> bool:
+    return any(isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and one.func.attr == method
+               for one in ast.walk(node))
+
+
+def _read(statement: ast.stmt) -> set[str]:
+    """Names that a statement reads, without those that it only adds to, keeps in a list or shows."""
+    shown = {id(inner) for node in ast.walk(statement) if isinstance(node, ast.Call) and _called(node) in _LOGGING
+             for inner in ast.walk(node)}
+    names = {_dotted(node) for node in ast.walk(statement) if isinstance(node, ast.Name | ast.Attribute)
+             and isinstance(node.ctx, ast.Load) and id(node) not in shown} - {""}
+    return names - _stored(statement, sums=True)
+
+
+def _called(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id if isinstance(node.func, ast.Name) else ""
+
+
+def _decisions(tree: ast.AST, also: Iterable[str] = ()) -> Iterator[tuple[ast.expr, int]]:
     """The tests of those `if`s whose branches leave a loop, change what is trained, or set one of these names."""
     names = set(also)
     for node in ast.walk(tree):
         if isinstance(node, ast.If):
             branches = [*node.body, *node.orelse]
             if any(_steers(inner, names) for statement in branches for inner in ast.walk(statement)):
-                yield node.test, branches, node.lineno
+                yield node.test, node.lineno
 
 
 def _steers(node: ast.AST, names: set[str]) -> bool:
@@ -111,13 +144,20 @@ def _loaded(statement: ast.stmt) -> set[str]:
     loads = {_dotted(node) for node in ast.walk(statement)
              if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)}
     own = {name for node in ast.walk(statement) if isinstance(node, ast.For | ast.comprehension) for name in _names(node.target)}
-    return loads - own | {_dotted(node.target) for node in ast.walk(statement) if isinstance(node, ast.AugAssign)} - {""}
+    return (loads - own) | ({_dotted(node.target) for node in ast.walk(statement) if isinstance(node, ast.AugAssign)} - {""})
 
 
 def _stored(statement: ast.stmt, *, sums: bool) -> set[str]:
-    return {_dotted(node) for node in ast.walk(statement)
-            if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store)
-            and (sums or not isinstance(statement, ast.AugAssign))} - {""}
+    """Names that a statement sets. `sums` counts `+=` and what is put into lists and dictionaries as well."""
+    found = {_dotted(node) for node in ast.walk(statement)
+             if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store)
+             and (sums or not isinstance(statement, ast.AugAssign))}
+    if sums:
+        found |= {_dotted(node.func.value) for node in ast.walk(statement)
+                  if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MUTATING}
+        found |= {_dotted(node.value) for node in ast.walk(statement)
+                  if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)}
+    return found - {""}
 
 
 def _carried(body: list[ast.stmt], given: set[str], *, sums: bool) -> list[str]:

@@ -10,6 +10,7 @@ import os
 import site
 import sys
 import sysconfig
+from collections import deque
 from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any
@@ -23,6 +24,8 @@ LIBRARIES = tuple({os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 
                     *site.getsitepackages()})
 MOST = 200
 """Variables that are looked at."""
+ENTRIES = 64
+"""Of longer lists only the length is compared."""
 
 
 def script_frames() -> Iterator[FrameType]:
@@ -42,7 +45,9 @@ def variables(shared: Mapping[str, Any]) -> dict[str, Any]:
     for frame in script_frames():
         path, values = frame.f_code.co_filename, {**frame.f_globals, **frame.f_locals}
         for name, _ in script_source.deciding(path):
-            found.setdefault(name, _plain(_look_up(values, name)))
+            held = _look_up(values, name)
+            if id(held) not in known:
+                found.setdefault(name, _plain(held))
         for name in script_source.tested_objects(path):
             held = values.get(name)
             if id(held) not in known and _is_own(held):
@@ -92,10 +97,21 @@ def _look_up(values: Mapping[str, Any], name: str) -> Any:
     return held if not attribute or held is _missing else getattr(held, attribute, _missing)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, depth: int = 0) -> Any:
+    """A value that can be compared and sent; `_missing` for anything else."""
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         return value.detach().item()
-    return value if type(value) in _PLAIN else _missing
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, list | tuple | set | frozenset | deque) and depth < 2:
+        if len(value) > ENTRIES:
+            return f"{len(value)} entries"
+        entries = [_plain(one, depth + 1) for one in value]
+        return _missing if _missing in entries else sorted(map(str, entries)) if isinstance(value, set | frozenset) else entries
+    if type(value) is dict and depth < 2 and len(value) <= ENTRIES:
+        entries = {str(key): _plain(one, depth + 1) for key, one in value.items()}
+        return _missing if _missing in entries.values() else entries
+    return _missing
 
 
 def _is_own(value: Any) -> bool:

@@ -1,0 +1,103 @@
+"""Which variables of a script decide what is trained: those that are worth comparing, and none of those that people only print."""
+
+from __future__ import annotations
+
+import linecache
+import textwrap
+
+import pytest
+
+from stretto.train import script_source
+
+LOOP = """
+def main():
+    {top}
+    for epoch in job.epochs(3):
+        {epoch}
+        for {step} in {data}:
+            for x, y in step:
+                loss = {loss}
+                loss.backward()
+                {slice}
+            {after}
+        {end}
+"""
+
+
+def source(**parts: str) -> str:
+    given = {"top": "pass", "epoch": "pass", "step": "step", "data": "data", "loss": "f(model(x), y)", "slice": "pass",
+             "after": "optimizer.step()", "end": "pass", **parts}
+    lines = []
+    for line in LOOP.splitlines():
+        name = line.strip().strip("{}")
+        inside = given.get(name) if line.strip() == f"{{{name}}}" else None
+        indent = line[: len(line) - len(line.lstrip())]
+        lines.append(textwrap.indent(textwrap.dedent(inside), indent) if inside is not None else line.format(**given))
+    return "\n".join(lines)
+
+
+@pytest.fixture
+def deciding():
+    for function in (script_source.parse, script_source.deciding, script_source.counters, script_source.tested_objects):
+        function.cache_clear()
+
+    def read(**parts: str) -> tuple[set[str], set[str], set[str]]:
+        path = f"<{parts}>"
+        text = source(**parts)
+        linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+        return ({name for name, _ in script_source.deciding(path)}, {name for name, _ in script_source.counters(path)},
+                set(script_source.tested_objects(path)))
+
+    return read
+
+
+EARLY = "val = evaluate()\nif val < best:\n    best, bad = val, 0\nelse:\n    bad += 1\nif bad >= 3:\n    break"
+
+
+@pytest.mark.parametrize(("parts", "names"), [
+    ({"top": "best, bad = 9, 0", "end": EARLY}, {"best", "bad"}),
+    ({"top": "micro = 0", "after": "micro += 1\nif micro % 2 == 0:\n    optimizer.step()"}, {"micro"}),
+    ({"top": "losses = []", "end": "losses.append(evaluate())\nif len(losses) > 2:\n    break"}, {"losses"}),
+    ({"top": "strength = 0.1", "loss": "f(model(x), y, strength)", "end": "strength = 0.1 * rand()"}, {"strength"}),
+    ({"top": "lr = 0.1", "end": "lr *= 0.9\nfor group in optimizer.param_groups:\n    group['lr'] = lr"}, {"lr"}),
+    ({"top": "bad = 0", "end": "bad += 1\nif bad > 3:\n    model.drop.p = 0.1"}, {"bad"}),
+])
+def test_variables_that_decide_what_is_trained_are_found(deciding, parts, names):
+    assert names <= deciding(**parts)[0]
+
+
+@pytest.mark.parametrize("parts", [
+    {"top": "total = 0.0", "slice": "total += loss.item()", "end": "print(total)"},
+    {"epoch": "total, n = 0.0, 0", "slice": "total += loss.item()\nn += 1", "end": "print(total / n)"},
+    {"top": "history = []", "end": "history.append(evaluate())"},
+    {"top": "running = 0.0", "slice": "running = 0.9 * running + 0.1 * loss.item()",
+     "after": "optimizer.step()\nbar.set_postfix(loss=running)"},
+    {"step": "i, step", "data": "enumerate(data)", "after": "optimizer.step()\nif i % 10 == 0:\n    print(i)"},
+    {"slice": "for name, p in model.named_parameters():\n    print(name, p.norm())"},
+    {"top": "best = 0", "end": "acc = evaluate()\nif acc > best:\n    best = acc\n    torch.save(model.state_dict(), 'best.pt')"},
+])
+def test_variables_that_are_only_shown_or_kept_are_not(deciding, parts):
+    names, counters, _ = deciding(**parts)
+    assert not names & {"total", "n", "history", "running", "i", "p", "name", "best"}
+    assert not counters
+
+
+def test_counters_of_enumerate_and_objects_that_decide_are_found(deciding):
+    guarded = "if i % 2:\n    optimizer.step()"
+    assert deciding(step="i, step", data="enumerate(data)", after=guarded)[1] == {"i"}
+    stopped = "stopping(evaluate())\nif stopping.early_stop:\n    break"
+    assert "stopping" in deciding(top="stopping = EarlyStopping()", end=stopped)[2]
+
+
+@pytest.mark.parametrize(("body", "names"), [
+    ("out, hidden = net(x, hidden)\nhidden = hidden.detach()", ["hidden"]),
+    ("hidden = zeros()\nout, hidden = net(x, hidden)", []),
+    ("for name, p in named:\n    loss = loss_of(p)", []),
+    ("with amp():\n    for p in ps:\n        reg = p.sum()", []),
+    ("total += loss", []),
+])
+def test_what_a_loop_over_slices_carries_is_found(body, names):
+    path = f"<{body}>"
+    text = "for x in step:\n" + textwrap.indent(body, "    ")
+    linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+    assert script_source.carried_at(path, 1) == names
