@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -156,3 +158,57 @@ def test_mistakes_in_the_call_are_said_with_their_fix(tmp_path: Path, options: l
     assert done.returncode == 2, done.stderr
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def seen_ms(marks: list[tuple[float, str]], generation: int) -> tuple[float, float]:
+    """The least and the most that the pause before this generation can have been, by the first rank's own clock."""
+    began = [k for k, (_, kind) in enumerate(marks) if kind == "began"][generation]
+    last = max(t for t, kind in marks[:began] if kind == "stepped")
+    before = next(t for t, kind in marks[began:] if kind == "steps")
+    after = next(t for t, kind in marks[began:] if kind == "stepped")
+    return (before - marks[began][0]) * 1e3, (after - last) * 1e3
+
+
+SCHEDULES = [pytest.param((1, 0), id="scale-kill"),
+             *(pytest.param(tuple(random.Random(seed).choices([0, 1, 2, 3], k=4)), id=f"random-{seed}", marks=pytest.mark.long)
+               for seed in range(2))]
+"""The number of workers to scale to, or 0 for a kill."""
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_pause_is_the_time_between_two_steps_of_the_script(start: Start, tmp_path: Path, schedule: tuple[int, ...]) -> None:
+    run = start("clocked", ("--workers", "1:3", "--nproc-per-node", "2"), ("--marks", str(tmp_path / "marks")))
+    trained, world = 1, 2
+    run.until(lambda: said(run).count("rank 0 has made 20 steps") == trained)
+    for workers in schedule:
+        if workers:
+            run.ask("scale", workers=workers)
+        else:
+            os.kill(run.pids()["w0"], signal.SIGKILL)
+        trained, world = trained + (workers != world), workers or world
+        run.until(lambda trained=trained: said(run).count("rank 0 has made 20 steps") == trained)
+    run.ask("stop")
+    run.end()
+    marks = [(t, kind) for t, kind in map(json.loads, (tmp_path / "marks-0").read_text().splitlines())]
+    switches = [one for one in run.records() if isinstance(one, Switch)]
+    assert len(switches) == trained
+    for generation in range(1, trained):
+        least, most = seen_ms(marks, generation)
+        pause_ms = switches[generation].pause_ms
+        assert pause_ms is not None and least <= pause_ms <= most + 0.001
+        assert pause_ms >= switches[generation].switch_ms
+    assert not list(run.folder.path.glob("steps-*"))
+
+
+def test_a_script_without_optimizers_has_no_pause_in_the_journal_and_keeps_its_sitecustomize(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text("import builtins; builtins.own_site = 'the own one'")
+    run = start("bare", ("--workers", "1:2", "--nproc-per-node", "1"),
+                env={"PYTHONPATH": os.pathsep.join([str(tmp_path / "own"), environment()["PYTHONPATH"]])})
+    run.until(lambda: "began with 1, the own one" in said(run))
+    run.ask("scale", workers=2)
+    run.until(lambda: said(run).count("began with 2, the own one") == 2)
+    assert run.end() == 0, run.output()
+    assert "stretto" not in said(run).partition("a child's path: ")[2].splitlines()[0]
+    switches = [one for one in run.records() if isinstance(one, Switch)]
+    assert [(one.cause, one.pause_ms) for one in switches] == [("start", 0.0), ("scale", None)]

@@ -18,6 +18,7 @@ from typing import BinaryIO
 from stretto.agent.workers.link import Output
 
 _PR_SET_PDEATHSIG = 1
+SITE = Path(__file__).parent / "site"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +34,22 @@ class Launch:
     max_restarts: int
     run: str
     saves: Path
+    steps: Path
+    """Where the first rank notes when its optimizers step (site/sitecustomize.py)."""
     threads: int = 1
 
     def environment(self, rank: int, *, port: int) -> dict[str, str]:
         """The variables of torchrun 2.x on one node, and ours. The number of threads is fixed: it must not follow the world."""
         world, place = str(self.world), str(rank)
-        ours = {"saves": str(self.saves), "generation": self.generation}
+        ours = {"saves": str(self.saves), "steps": str(self.steps), "generation": self.generation}
+        path = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
         return {
             **os.environ, "RANK": place, "LOCAL_RANK": place, "ROLE_RANK": place, "GROUP_RANK": "0", "WORLD_SIZE": world,
             "LOCAL_WORLD_SIZE": world, "ROLE_WORLD_SIZE": world, "GROUP_WORLD_SIZE": "1", "ROLE_NAME": "default",
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RESTART_COUNT": str(self.restarts),
             "TORCHELASTIC_MAX_RESTARTS": str(self.max_restarts), "TORCHELASTIC_RUN_ID": self.run,
             "TORCHELASTIC_USE_AGENT_STORE": "False", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(self.threads)),
-            "STRETTO_RESTART": json.dumps(ours), "PYTHONUNBUFFERED": "1",
+            "STRETTO_RESTART": json.dumps(ours), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1",
         }
 
 

@@ -23,6 +23,7 @@ from stretto.agent.outcome import INTERRUPTED, STOPPED, Outcome
 from stretto.agent.records.folder import RunFolder
 from stretto.agent.records.record import Recorder
 from stretto.agent.restart import ranks
+from stretto.agent.restart.pauses import Pauses
 from stretto.agent.restart.ranks import Launch, Rank
 from stretto.agent.workers.blame import Failure
 from stretto.agent.workers.forks import describe_exit
@@ -46,6 +47,8 @@ class Restarter:
         self._wanted = options.wanted
         self._generation = 0
         self._ranks: list[Rank] = []
+        self._pauses = Pauses(folder.path, recorder)
+        self._changing_at = time.monotonic()
         self._changed = asyncio.Event()
         self._stopping: int | None = None
         self._now = False
@@ -59,30 +62,33 @@ class Restarter:
         self.recorder.write("start", life=1, script=options.script, args=list(options.args), version=VERSION, mode="restart",
                             workers={"least": options.least, "most": options.most, "wanted": options.wanted})
         self.recorder.event("notice", NOTICE)
-        cause, paused = "start", time.monotonic()
+        cause = "start"
         try:
             while True:
-                await self._start(cause, paused)
+                await self._start(cause)
                 cause = await self._watch()
-                paused = time.monotonic()
+                self._pauses.generation_ended()
                 if isinstance(cause, Outcome):
                     return cause
         finally:
             await self._halt(grace_s=0.0)
+            self._pauses.close()
 
-    async def _start(self, cause: str, paused: float) -> None:
+    async def _start(self, cause: str) -> None:
         self._changed.clear()
         before, world = len(self._ranks), self._wanted
         launch = Launch(self.options.script, self.options.args, world, self._generation, self.restarts, self.options.max_restarts,
-                        self.folder.name, (self.folder.path / "saves").absolute(), self.options.threads)
+                        self.folder.name, (self.folder.path / "saves").absolute(), self._pauses.prepare(self._generation),
+                        self.options.threads)
         self._ranks = await ranks.start(launch, logs=self.folder.log, show=self._show)
         self._generation += 1
         names = [f"w{rank.number}" for rank in self._ranks]
         self.recorder.write("roster", number=self._generation, base=self._generation - 1, rescue=cause == "restart", cause=cause,
                             members=[{"worker": name, "agent": self.options.agent, "slices": [0, 0]} for name in names])
-        self.recorder.write("switch", number=self._generation, step=0, workers=world, joined=names[before:] if before else names,
-                            left=[f"w{k}" for k in range(world, before)], cause=cause,
-                            pause_ms=round((time.monotonic() - paused) * 1e3, 3))
+        self._pauses.generation_began(
+            number=self._generation, step=0, workers=world, joined=names[before:] if before else names,
+            left=[f"w{k}" for k in range(world, before)], cause=cause,
+            switch_ms=round((time.monotonic() - self._changing_at) * 1e3, 3))
 
     def _show(self, rank: int, line: str, error: bool) -> None:
         self.recorder.output(f"w{rank}", line, error)
@@ -105,12 +111,14 @@ class Restarter:
             change.cancel()
 
     async def _change(self) -> str | Outcome:
+        self._changing_at = time.monotonic()
         await self._halt(grace_s=0.0 if self._now else self.options.grace_s)
         if self._stopping is not None:
             return Outcome("stopped", self._stopping)
         return "scale"
 
     async def _failure(self, failed: Sequence[Rank]) -> str | Outcome:
+        self._changing_at = time.monotonic()
         first = failed[0]
         code = first.process.returncode or 1
         text = f"w{first.number} (rank {first.number}) died with {describe_exit(code)}"
