@@ -101,6 +101,20 @@ def test_everybody_waits_at_a_barrier_for_the_chief_that_replaces_a_dead_one(lau
     assert (tmp_path / "chief").read_text() == "w3", "the chief of the top is the first roster's"
 
 
+def test_where_a_dead_chief_is_not_replaced_another_worker_starts_again_as_chief(launch: Launch, tmp_path: Path) -> None:
+    run = launch(script("""
+        import signal
+        if WORKER == "w0": os.kill(os.getpid(), signal.SIGKILL)
+        if job.chief: open("downloaded", "a").write(WORKER)
+        job.barrier()
+        assert os.path.exists("downloaded")
+    """), "--workers", "1:2", "--start", "2", "--max-restarts", "0")
+    assert run.end() == 0, run.output()
+    assert (tmp_path / "downloaded").read_text() == "w2"
+    assert [one.worker for one in run.events("dismissed")] == ["w1"]
+    assert audit(run.records()).holds
+
+
 def test_a_resumed_job_has_one_chief_again_and_says_that_it_is_resumed(launch: Launch, tmp_path: Path) -> None:
     run = launch(script("""
         if job.chief: open("lives", "a").write(f"{WORKER} {job.rank} {job.resumed}\\n")

@@ -62,13 +62,39 @@ def test_the_odd_one_is_restarted_where_everybody_waits() -> None:
     assert look(stalls, members, 31.2) is None, "once"
 
 
-def test_the_first_exchanges_have_longer() -> None:
+def test_before_the_first_steps_there_is_more_time() -> None:
     stalls, members = Stalls(), seen(PULSE, EVALUATES)
     look(stalls, members, 0.0, usual_s=0.0)
-    told = look(stalls, members, 31.0, usual_s=0.0)
-    assert isinstance(told, Stalled) and "no step was committed yet" in told.text
     assert look(stalls, members, 299.0, usual_s=0.0) is None
-    assert isinstance(look(stalls, members, 301.0, usual_s=0.0), Restart)
+    told = look(stalls, members, 301.0, usual_s=0.0)
+    assert isinstance(told, Stalled) and "no step was committed yet" in told.text
+
+
+def test_a_pause_in_the_scripts_own_code_that_comes_again_is_told_once() -> None:
+    """The chief evaluates by itself after every epoch."""
+    stalls, told = Stalls(), list[object]()
+    for epoch in range(3):
+        members = seen(replace(SCRIPT, step=epoch), replace(PULSE, step=epoch + 1))
+        told += [found for found in (look(stalls, members, 100.0 * epoch + second) for second in range(60)) if found]
+        told += [found for found in [look(stalls, seen(replace(PULSE, step=epoch)), 100.0 * epoch + 60)] if found]
+    assert [type(one) for one in told] == [Stalled, Moves]
+    members = seen(replace(SCRIPT, step=9), PULSE)
+    look(stalls, members, 1000.0)
+    assert look(stalls, members, 1080.0) is None
+    assert isinstance(look(stalls, members, 1100.0), Stalled), "longer than it ever took"
+
+
+def test_an_agent_that_was_away_begins_to_count_anew() -> None:
+    stalls, members = Stalls(), seen(PULSE, EVALUATES)
+    look(stalls, members, 0.0)
+    stalls.awake(1000.0)
+    assert look(stalls, members, 1001.0) is None
+    assert isinstance(look(stalls, members, 1031.0), Stalled)
+
+
+def test_the_end_of_a_script_is_no_stall() -> None:
+    stalls, members = Stalls(), seen(replace(PULSE, activity=Activity.ENDED))
+    assert all(look(stalls, members, float(now)) is None for now in range(0, 5000, 10))
 
 
 @pytest.mark.parametrize(("whole", "settled"), [(False, True), (True, False)])

@@ -91,6 +91,15 @@ def test_the_check_of_a_boundary_finds_a_change_and_costs_little(precision: None
     print(f"{min(timeit.repeat(fixed.check, number=1000, repeat=5)) * 1e3:.2f} us a check")
 
 
+def test_the_switches_of_cuda_can_be_read_also_after_both_ways_of_setting_them() -> None:
+    code = ("from stretto.train.entry.fingerprint import _READ_CUDA as read; import torch; "
+            "print([one() for one in read.values()]); torch.backends.cuda.matmul.allow_tf32 = True; "
+            "torch.backends.cuda.matmul.fp32_precision = 'ieee'; print([one() for one in read.values()])")
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), text=True, capture_output=True, timeout=GUARD_S,
+                          check=False)
+    assert done.stdout.splitlines() == ["[False, True, False, False]", "['ieee', True, False, False]"], done.stderr
+
+
 @pytest.mark.parametrize("seed", ["None", "'7'", "1.5", "True"])
 def test_a_seed_is_a_whole_number(tmp_path: Path, seed: str) -> None:
     done = python(tmp_path, join=f"seed={seed}")

@@ -1,4 +1,4 @@
-"""Watches the job's progress, once a second, and does what `stall` says about it."""
+"""Watches the job's progress, twice a second, and does what `stall` says about it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from stretto.agent.supervisor import Supervisor
 
 LOOK_S = 0.5
+AWAY_S = 4 * LOOK_S
+"""An agent that comes so late to its look was itself stopped, as everything on its machine may have been."""
 
 
 class Progress:
@@ -30,9 +32,14 @@ class Progress:
 
     async def watch(self) -> None:
         """Until cancelled."""
+        last = time.monotonic()
         while True:
             await asyncio.sleep(LOOK_S)
-            self._look(time.monotonic())
+            now = time.monotonic()
+            if now - last > AWAY_S:
+                self._stalls.awake(now)
+            last = now
+            self._look(now)
 
     def _look(self, now: float) -> None:
         agent, roster = self._agent, self._agent.council.roster

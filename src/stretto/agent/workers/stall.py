@@ -2,10 +2,11 @@
 
     usual step time * FACTOR (20), at least STALL_S (30): so long may nobody's place change before the job counts as stalled
     SLICE_S (10) < STALL_S: a slice that hangs is found by `watch` before its peers, which wait for it, look stalled
-    STALL_S < FIRST_S (300): the first exchanges of a large model are slow, and nobody knows yet what is usual
+    STALL_S < FIRST_S (300): before the first steps are committed, nobody knows what is usual
 
-Time in the script's own code is legal (a download, an evaluation of the chief's own), so it is only told. Where everybody waits in
-an exchange, nobody will ever come: the odd one out is restarted.
+Time in the script's own code is legal (a download, an evaluation of the chief's own), so it is only told, and told again only where
+it takes longer than such a pause has taken before. Where everybody waits in an exchange, nobody will ever come: the odd one out is
+restarted.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from stretto.core.beat import Activity, Pulse
 STALL_S = 30.0
 FIRST_S = 300.0
 FACTOR = 20.0
+LONGER = 1.5
+OWN = (Activity.OUTSIDE, Activity.STEPPING)
 RECENT = 32
 
 
@@ -65,6 +68,9 @@ class Stalls:
     _moved: float = 0.0
     _told: bool = False
     _restarted: bool = False
+    _longest: float = 0.0
+    """Of the pauses in the script's own code that ended by themselves."""
+    _own: bool = False
     _text: str = field(default="")
 
     @property
@@ -78,25 +84,35 @@ class Stalls:
         """`whole` is whether these are all members of the roster, `settled` whether no change of roster is under way."""
         places = tuple((one.worker, one.pulse.activity, *_place(one.pulse), one.pulse.slice, one.pulse.slices) for one in members)
         if places != self._places or any(one.pulse.activity is Activity.SLICE for one in members):
-            took, self._places, self._moved, self._restarted = now - self._moved, places, now, False
-            if not self._told:
-                return None
-            self._told = False
-            return Moves(f"the job goes on after {took:.0f} s")
-        bound = max(self.least_s, FACTOR * usual_s)
-        if not members or now - self._moved <= bound:
+            return self._move(places, now)
+        own = any(one.pulse.activity in OWN for one in members)
+        bound = max(self.least_s, FACTOR * usual_s if usual_s else FIRST_S, LONGER * self._longest if own else 0.0)
+        if all(one.pulse.activity is Activity.ENDED for one in members) or now - self._moved <= bound:
             return None
+        self._own = own
         where = ", ".join(f"{one.worker} {place_text(one.pulse)}" for one in members)
         if not self._told:
             usual = f"steps take {usual_s:.2f} s" if usual_s else "no step was committed yet"
             self._told, self._text = True, f"no progress for {now - self._moved:.0f} s ({usual}): {where}"
             return Stalled(self._text)
         waiting = len(members) > 1 and all(one.pulse.activity is Activity.EXCHANGE for one in members)
-        patient = usual_s > 0 or now - self._moved > FIRST_S
-        if waiting and patient and whole and settled and not self._restarted:
+        if waiting and whole and settled and not self._restarted:
             self._restarted = True
             return Restart(odd_one(members), f"everybody waits for somebody else: {where}")
         return None
+
+    def awake(self, now: float) -> None:
+        """Whoever looks was itself away: time counts from here."""
+        self._moved = now
+
+    def _move(self, places: tuple[object, ...], now: float) -> Moves | None:
+        took, self._places, self._moved = now - self._moved, places, now
+        told, restarted, self._told, self._restarted = self._told, self._restarted, False, False
+        if not told:
+            return None
+        if self._own and not restarted:
+            self._longest = max(self._longest, took)
+        return Moves(f"the job goes on after {took:.0f} s")
 
 
 def odd_one(members: Sequence[Seen]) -> str:

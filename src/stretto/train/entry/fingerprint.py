@@ -31,7 +31,7 @@ def machine() -> dict[str, str]:
     }
 
 
-def _tf32(legacy: Callable[[], bool], precision: Callable[[], str]) -> Callable[[], Any]:
+def _tf32(legacy: Callable[[], Any], precision: Callable[[], Any]) -> Callable[[], Any]:
     """The old switch raises once a script has used the new one."""
     def read() -> Any:
         try:
