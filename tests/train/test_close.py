@@ -148,7 +148,7 @@ def test_a_second_join_of_a_script_is_refused_and_the_text_names_both_ways() -> 
 
 
 def test_a_cell_that_runs_twice_closes_the_first_job_and_says_so(alone: dict[str, str]) -> None:
-    cell = "job = stretto.join(seed=0); made = train(job); print('digest', job.digest())\n"
+    cell = "job = stretto.join(seed=0); model, optimizer = train(job); print('digest', job.digest())\n"
     typed = f"exec({JOBS!r})\n{cell}{cell}"
     done = subprocess.run([sys.executable, "-i"], input=typed, env=environment(), text=True, capture_output=True, timeout=GUARD_S,
                           check=False)

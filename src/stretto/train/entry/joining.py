@@ -25,6 +25,8 @@ from stretto.train.script_variables import LIBRARIES, script_frames
 SEEDED = 1 << 32
 """Seeds that scripts choose are smaller; those that torch draws for itself have 53 bits."""
 _shown_before = sys.excepthook
+_seeded = False
+"""Whether a job of this process has seeded its random numbers."""
 _job: Job | None = None
 _carried: Carried | None = None
 
@@ -35,7 +37,7 @@ def join(seed: int = 0, *, threads: int | None = None) -> Job:
     Close the job before the next one: `with stretto.join(...) as job:` or `job.close()`. In a notebook the next `join` does it.
     `seed` decides the order of samples and all random numbers, so it is the same number on every worker.
     """
-    global _job, _carried
+    global _job, _carried, _seeded
     sys.excepthook = _show
     if isinstance(seed, bool) or not hasattr(seed, "__index__"):
         raise ScriptError(f"stretto.join(seed={seed!r}): a job needs a whole number as its seed, the same on every worker. It "
@@ -68,12 +70,14 @@ def join(seed: int = 0, *, threads: int | None = None) -> Job:
         link.send("hello", pid=os.getpid(), address=list(_job._team.address), fingerprint=machine(),
                   version=VERSION, python=sys.version.split()[0])
     seed_all(seed)
+    _seeded = True
     return _job
 
 
 def _check_models() -> None:
-    """Refuses a model that was made before: torch's own first seed is another one in every process."""
-    if torch.initial_seed() <= SEEDED:
+    """Refuses a model that was made before: torch's own first seed is another one in every process. A job that this process had
+    before has seeded it, and what it made may still be around."""
+    if _seeded or torch.initial_seed() <= SEEDED:
         return
     for frame in script_frames():
         for name, value in {**frame.f_globals, **frame.f_locals}.items():
