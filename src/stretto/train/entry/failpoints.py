@@ -1,15 +1,25 @@
-"""Named places where tests make a worker die: `STRETTO_FAILPOINT=name[:nth[:worker]]` kills it the nth time it passes there."""
+"""Named places where tests make a worker die or wait.
+
+`STRETTO_FAILPOINT=name[:nth[:worker]]` kills it the nth time it passes there. `STRETTO_FAILPOINT_PACE=name:file` makes every worker
+sleep there for as many seconds as the file says, so that a test has time to change the workers of a script that trains in
+milliseconds.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 
 _passed: dict[str, int] = {}
 
 
 def failpoint(name: str) -> None:
-    """Dies here if told to."""
+    """Sleeps or dies here if told to."""
+    place, _, file = os.environ.get("STRETTO_FAILPOINT_PACE", "").partition(":")
+    if place == name:
+        with open(file) as pace:
+            time.sleep(float(pace.read()))
     wanted = os.environ.get("STRETTO_FAILPOINT")
     if not wanted:
         return
