@@ -22,7 +22,7 @@ PEERS := $(VENV)/.peers
 BENCHMARKS := overhead exchange rescale start checkpoint resume policies server sharing dashboard noise straggler autoscale hosts
 
 .PHONY: help setup test-deps web pins lint format test test-long demo experiments bench bench-page clean \
-        test-core test-page test-again test-chaos test-exits test-sim test-durability test-hosts test-hosts-core test-hosts-chaos test-fuzz test-server-chaos \
+        test-core test-page test-again test-chaos test-exits test-sim test-durability test-hosts test-hosts-core test-hosts-chaos test-fuzz test-server-chaos test-ordinary test-programs \
         $(addprefix bench-,$(BENCHMARKS))
 
 help:
@@ -84,6 +84,12 @@ test-chaos: setup  ## N=200 random schedules of real processes: joins, leaves, k
 
 test-exits: setup  ## N=500 short scripts end beside a busy machine, each with the exit code that it should have
 	STRETTO_EXITS=$(or $(N),500) $(PYTEST) --timeout 0 tests/train/test_exits.py $(ARGS)
+
+test-ordinary: setup  ## ordinary scripts under joins, kills and resumes: each ends like plain python or is refused; N more random schedules
+	STRETTO_ORDINARY_SEEDS=$(or $(N),0) $(PYTEST) -n $(JOBS) --timeout 600 -m long tests/ordinary $(ARGS)
+
+test-programs: setup  ## N=200 random training scripts under random schedules, from seed SEED: the same rule
+	STRETTO_PROGRAMS=$(or $(N),200) STRETTO_PROGRAMS_SEED=$(or $(SEED),0) $(PYTEST) -n $(JOBS) --timeout 600 tests/ordinary/test_programs.py $(ARGS)
 
 test-sim: setup  ## SEEDS=20000 seeds of the simulated roster protocol
 	$(PY) -m stretto.simulation.rosters --seeds $(or $(SEEDS),20000) $(ARGS)

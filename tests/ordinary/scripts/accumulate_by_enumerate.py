@@ -1,0 +1,27 @@
+# refused when scaled: step.index
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import stretto
+
+job = stretto.join(seed=15)
+x = torch.randn(104, 8, generator=torch.Generator().manual_seed(1))
+y = (x.sum(1) > 0).long()
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+job.share(model=model, optimizer=optimizer)
+data = job.loader(TensorDataset(x, y), batch_size=8)
+
+for epoch in job.epochs(4):
+    for i, step in enumerate(data):
+        for inputs, targets in step:
+            loss = F.cross_entropy(model(inputs), targets) / 4
+            loss.backward()
+            step.log(loss=loss)
+        if (i + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+print("digest", job.digest())

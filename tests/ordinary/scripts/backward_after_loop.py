@@ -1,0 +1,26 @@
+# refused alone: backward
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import stretto
+
+job = stretto.join(seed=61)
+x = torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
+y = x.sum(1, keepdim=True)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+job.share(model=model, optimizer=optimizer)
+data = job.loader(TensorDataset(x, y), batch_size=16)
+
+for epoch in job.epochs(10):
+    for step in data:
+        optimizer.zero_grad()
+        loss = 0.0
+        for inputs, targets in step:
+            loss = loss + F.mse_loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+
+print("digest", job.digest())

@@ -1,0 +1,29 @@
+# equal
+import random
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import stretto
+
+job = stretto.join(seed=50)
+x = torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
+y = (x.sum(1) > 0).long()
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+job.share(model=model, optimizer=optimizer)
+data = job.loader(TensorDataset(x, y), batch_size=16)
+
+for epoch in job.epochs(10):
+    smoothing = random.uniform(0.0, 0.2)  # another one for each epoch
+    for step in data:
+        for inputs, targets in step:
+            loss = F.cross_entropy(model(inputs), targets, label_smoothing=smoothing)
+            loss.backward()
+            step.log(loss=loss)
+        optimizer.step()
+        optimizer.zero_grad()
+
+print("digest", job.digest())

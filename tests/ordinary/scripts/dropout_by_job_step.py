@@ -1,0 +1,28 @@
+# equal
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import stretto
+
+job = stretto.join(seed=38)
+x = torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
+y = (x.sum(1) > 0).long()
+drop = nn.Dropout(0.5)
+model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), drop, nn.Linear(32, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+job.share(model=model, optimizer=optimizer)
+data = job.loader(TensorDataset(x, y), batch_size=16)
+
+for epoch in job.epochs(10):
+    for step in data:
+        drop.p = max(0.0, 0.5 - 0.01 * job.step)
+        for inputs, targets in step:
+            loss = F.cross_entropy(model(inputs), targets)
+            loss.backward()
+            step.log(loss=loss)
+        optimizer.step()
+        optimizer.zero_grad()
+
+print("digest", job.digest())

@@ -1,0 +1,28 @@
+# equal
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import stretto
+
+job = stretto.join(seed=66)
+x = torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
+y = (x.sum(1) > 0).long()
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.5)
+job.share(model=model, optimizer=optimizer, scheduler=scheduler)
+data = job.loader(TensorDataset(x, y), batch_size=16)
+
+for epoch in range(10):
+    for step in data:
+        for inputs, targets in step:
+            loss = F.cross_entropy(model(inputs), targets)
+            loss.backward()
+            step.log(loss=loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    scheduler.step()
+
+print("digest", job.digest())
