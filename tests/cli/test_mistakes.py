@@ -146,6 +146,40 @@ def test_a_name_that_was_misspelt_is_guessed(call: Call, place: Path) -> None:
     assert "--output folder is a folder: name the picture's file" in call("plot", "digits-1", "-o", "folder")[2]
 
 
+def test_damaged_files_are_named_and_hide_nothing_else(call: Call, place: Path) -> None:
+    for name, text in {"whole": '{"name": "whole", "script": "a.py"}', "odd": '{"name": "odd"}', "spoilt": "{"}.items():
+        (place / "runs" / name / "logs").mkdir(parents=True)
+        (place / "runs" / name / "run.json").write_text(text)
+    (place / "runs" / "whole" / "result.json").write_text("nonsense")
+    code, out, err = call("ps")
+    assert (code, err) == (0, "")
+    assert {tuple(line.split()[:2]) for line in out.splitlines()[1:]} == {("odd", "lost"), ("spoilt", "lost"), ("whole", "damaged")}
+    for arguments, message in ((["show", "whole"], "runs/whole/result.json is not valid JSON"),
+                               (["show", "spoilt"], "runs/spoilt/run.json is not valid JSON"),
+                               (["checkpoints", "odd"], "the run.json of 'odd' names no script"),
+                               (["resume", "odd"], "the run.json of 'odd' names no script")):
+        code, _, err = call(*arguments)
+        assert (code, len(err.splitlines())) == (2, 1)
+        assert message in err
+
+
+def test_a_damaged_login_is_named_and_hides_no_local_runs(call: Call, place: Path) -> None:
+    (place / "nobody-home").mkdir()
+    (place / "nobody-home" / "login.json").write_text('{"url": 3}')
+    assert call("ps")[:2] == (0, "no runs in runs\n")
+    code, _, err = call("nodes")
+    assert (code, "login.json is damaged: start `stretto serve` again" in err) == (2, True)
+
+
+def test_a_folder_that_is_gone_is_told(call: Call, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "gone").mkdir()
+    monkeypatch.chdir(place / "gone")
+    (place / "gone").rmdir()
+    code, _, err = call("run", "job.py")
+    assert (code, "the folder that this was called in does not exist any more" in err) == (2, True)
+    monkeypatch.chdir(place)
+
+
 @pytest.mark.parametrize(("server", "token", "message", "code"), [
     ("127.0.0.1:1", "x", "the job server '127.0.0.1:1' is not a URL: write http://127.0.0.1:1", 2),
     ("http://127.0.0.1:1", "x\u00e4", "the token has characters that no token has: set STRETTO_TOKEN", 2),

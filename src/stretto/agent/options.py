@@ -102,6 +102,8 @@ class RunOptions:
     @staticmethod
     def read(document: dict[str, Any]) -> RunOptions:
         """Of a run.json, which has more in it."""
+        if "script" not in document:
+            raise UsageError(f"the run.json of {document.get('name', 'this run')!r} names no script: was it edited by hand?")
         held = {one.name: document[one.name] for one in fields(RunOptions) if one.name in document}
         saved, shared = held.get("checkpoints"), held.get("shared")
         return RunOptions(**{**held, "args": tuple(held.get("args", ())), "runs": Path(held.get("runs", "runs")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -84,9 +85,17 @@ def group() -> LazyVerbs:
     )
 
 
+def _check_place() -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UsageError("the folder that this was called in does not exist any more: cd to another one") from None
+
+
 def main() -> None:
     """Exit codes: 0 done, 1 the job failed or a check did not hold, 2 a mistake in the call."""
     try:
+        _check_place()
         code = group().main(prog_name="stretto", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except Misuse as error:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from typer import Option
 
-from stretto.agent.records.folder import every
+from stretto.agent.records.folder import RunFolder, every
 from stretto.cli.common import Json, Runs, emit, runs_folder, standing
 from stretto.core.errors import UsageError
 
@@ -23,7 +23,7 @@ def command(
         kind = "is not a folder" if runs.exists() else "does not exist"
         raise UsageError(f"--runs {runs} {kind}: name the folder that the runs are in")
     folders = list(every(runs_folder(runs)))
-    rows = [standing(folder) for folder in (folders if all else folders[-SHOWN:])]
+    rows = [_standing(folder) for folder in (folders if all else folders[-SHOWN:])]
     if json:
         return emit(rows)
     if not rows:
@@ -34,6 +34,14 @@ def command(
     for row in rows:
         table.add_row(*_cells(row))
     Console(highlight=False).print(table)
+
+
+def _standing(folder: RunFolder) -> dict[str, Any]:
+    """One run whose files are damaged does not hide the others."""
+    try:
+        return standing(folder)
+    except UsageError as error:
+        return {"name": folder.name, "state": "damaged", "error": str(error)}
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

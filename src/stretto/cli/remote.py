@@ -49,7 +49,11 @@ def known_server(server: str | None) -> bool:
     if named_server(server):
         return True
     home = Path(os.environ.get("STRETTO_HOME") or "~/.stretto").expanduser()
-    return (home / "login.json").is_file()
+    if not (home / "login.json").is_file():
+        return False
+    from stretto.server.login import read_login
+
+    return read_login(home / "login.json") is not None
 
 
 def show(value: BaseModel | Sequence[BaseModel], output: Output) -> bool:

@@ -76,6 +76,8 @@ class Client:
             raise UsageError(
                 f"no token is known for the job server {where}: set STRETTO_TOKEN (a saved login is for its own server only)"
                 if where
+                else f"{_home() / 'login.json'} is damaged: start `stretto serve` again, which writes a new one"
+                if (_home() / "login.json").exists()
                 else f"no job server is known: there is no login in {_home()}. Start one with `stretto serve`; for one that was "
                 "started with `--home DIR`, set STRETTO_HOME=DIR; for one elsewhere, set STRETTO_SERVER and STRETTO_TOKEN"
             )
