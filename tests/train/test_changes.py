@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import GUARD_S, environment
+from launching import GUARD_S, environment, gone, stretto
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from stretto.train.data.changes import Changes, plain_attributes
+from stretto.train.script_source import changing
 
 
 class Data(Dataset):  # type: ignore[type-arg]
@@ -66,6 +71,8 @@ class Data(torch.utils.data.Dataset):
         self.x = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
     def __len__(self):
         return 64
+    def harder(self):
+        self.level += 1
     def __getitem__(self, index):
         self.reads += 1
         return self.x[index] * (1 + self.level), self.x[index].sum()
@@ -87,9 +94,12 @@ print("digest", job.digest())
 """
 
 
-@pytest.mark.parametrize(("change", "processes"), [("dataset.level += 1", 0), ("dataset.level = epoch + 1", 1)])
+@pytest.mark.parametrize(("change", "processes"), [
+    ("setattr(dataset, 'level', dataset.level + 1)", 0),
+    pytest.param("dataset.level = epoch + 1", 1, marks=pytest.mark.long),
+])
 def test_a_worker_whose_dataset_is_another_one_is_refused_and_one_whose_is_the_same_joins(
-    launch: Any, tmp_path: Any, change: str, processes: int
+    launch: Any, tmp_path: Path, change: str, processes: int
 ) -> None:
     text = SCRIPT.replace("CHANGE", change)
     run = launch(text.replace("PAUSE", "0.1").replace("WORKERS", str(processes)), "--workers", "1:2", "--start", "1")
@@ -103,7 +113,55 @@ def test_a_worker_whose_dataset_is_another_one_is_refused_and_one_whose_is_the_s
         return
     assert run.end() == 0, run.output()
     assert {one.workers for one in run.commits()} == {1, 2}
-    (tmp_path / "plain.py").write_text(text.replace("PAUSE", "0").replace("WORKERS", "0"))
-    plain = subprocess.run([sys.executable, str(tmp_path / "plain.py")], env=environment(), text=True, capture_output=True,
-                           timeout=GUARD_S, check=True)
-    assert plain.stdout.split()[-1] in run.output()
+    assert plain(text, tmp_path) in run.output()
+
+
+def plain(text: str, folder: Path) -> str:
+    """The digest under plain python."""
+    path = folder / "plain.py"
+    path.write_text(text.replace("PAUSE", "0").replace("WORKERS", "0"))
+    done = subprocess.run([sys.executable, str(path)], env=environment(), text=True, capture_output=True, timeout=GUARD_S,
+                          check=True)
+    return done.stdout.split()[-1]
+
+
+@pytest.mark.parametrize(("change", "refusal"), [
+    ("dataset.level += 1", "`dataset.level` is 1 here and"),
+    pytest.param("dataset.harder()", "`dataset.level` is '1' here and", marks=pytest.mark.long),
+    pytest.param("dataset.level = epoch + 1", "", marks=pytest.mark.long),
+])
+def test_a_dataset_that_is_another_one_after_a_resume_is_refused(launch: Any, tmp_path: Path, change: str, refusal: str) -> None:
+    text = SCRIPT.replace("CHANGE", change)
+    saving = ("--checkpoint", str(tmp_path / "saved"), "--checkpoint-every", "2")
+    run = launch(text.replace("PAUSE", "0.02").replace("WORKERS", "0"), *saving)
+    run.until_step(12)
+    pids = [run.process.pid, *run.pids().values()]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    run.process.wait()
+    while not all(map(gone, pids)):
+        time.sleep(0.02)
+    done = stretto("resume", "--runs", str(run.folder.path.parent), "--quiet", "job", cwd=tmp_path)
+    if refusal:
+        assert done.returncode != 0
+        assert refusal in done.stdout + done.stderr
+    else:
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert run.result["digest"] == plain(text, tmp_path)
+
+
+def test_variables_that_change_a_dataset_are_found_in_the_source(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text("""
+for epoch in job.epochs(3):
+    level += 1
+    dataset.set_level(level)
+    dataset.grown += 1
+    dataset.epoch = epoch
+    if epoch == 2:
+        dataset.late = True
+    for step in data:
+        for x in step:
+            total += x
+""")
+    assert dict(changing(str(path))) == {"dataset.grown": "dataset", "dataset.late": "dataset", "level": "dataset"}

@@ -69,7 +69,7 @@ class Admission:
             place["groups"] = groups if groups != self._groups else {}
             place["gradients"] = dict(job._hooks.pending())
             place["optimizer_steps"] = dict(job._hooks.steps)
-            place["variables"] = variables(job._shared.objects)
+            place["variables"] = self._variables()
         if catching_up:
             del place["tick"], place["save"], place["variables"]
         return place
@@ -219,7 +219,7 @@ class Admission:
         job = self._job
         catch_up, job._catch_up = job._catch_up, None
         assert catch_up is not None
-        wrong = difference(catch_up.variables, variables(job._shared.objects), position=job._loaders[catch_up.loader].step)
+        wrong = difference(catch_up.variables, self._variables(arriving=True), position=job._loaders[catch_up.loader].step)
         if wrong:
             raise self.refusal(wrong)
 
@@ -231,6 +231,9 @@ class Admission:
             self._apply(self.reload())
         job._passes.resend = not intact and self.reload is None
         self.reload = None
+
+    def _variables(self, *, arriving: bool = False) -> dict[str, Any]:
+        return variables(self._job._shared.objects, [loader.changes for loader in self._job._loaders], arriving=arriving)
 
     def refusal(self, text: str) -> BaseException:
         """Why this worker cannot take part. A newcomer goes and the job goes on; where everybody has just begun, the job fails."""

@@ -54,8 +54,7 @@ def deciding(path: str) -> tuple[tuple[str, int], ...]:
     """Variables, with lines, that are carried through a loop and decide what is trained: by an `if` that leaves a loop or guards a
     step, or because the slices compute with them."""
     tree = parse(path)
-    carried = {name for loop in ast.walk(tree) if isinstance(loop, ast.For | ast.While)
-               for name in _carried(loop.body, _names(loop.target) if isinstance(loop, ast.For) else set(), sums=True)}
+    carried = _carried_anywhere(tree)
     chosen = {name: line for name, line in _computing(tree) if name in carried}
     for _ in range(4):  # a variable that decides about a deciding one decides as well
         before = len(chosen)
@@ -65,6 +64,41 @@ def deciding(path: str) -> tuple[tuple[str, int], ...]:
         if len(chosen) == before:
             break
     return tuple(sorted(chosen.items(), key=lambda item: item[1]))
+
+
+@functools.lru_cache(maxsize=16)
+def changing(path: str) -> tuple[tuple[str, str], ...]:
+    """Variables that are carried through a loop and change an object, each with the object's name: `data.level += 1` (data.level),
+    `data.level = level` and `data.set_level(level)` (level)."""
+    tree = parse(path)
+    carried = _carried_anywhere(tree)
+    found = {name: name.partition(".")[0] for name in sorted(carried) if "." in name}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            owners = [_dotted(target) for target in node.targets]
+            sources: list[ast.expr] = [node.value]
+        elif isinstance(node, ast.Call):
+            owners, sources = [_dotted(node.func)], [*node.args, *(one.value for one in node.keywords)]
+        else:
+            continue
+        for owner in owners:
+            if "." in owner:
+                found.update({name: owner.partition(".")[0] for one in sources for name in sorted(_names(one) & carried)
+                              if name not in found})
+    return tuple(found.items())
+
+
+@functools.lru_cache(maxsize=16)
+def called(path: str) -> frozenset[str]:
+    """Names of objects one of whose methods is called in a loop without arguments: `data.harder()`."""
+    return frozenset(_dotted(node.func).partition(".")[0] for loop in ast.walk(parse(path)) if isinstance(loop, ast.For | ast.While)
+                     for node in ast.walk(loop)
+                     if isinstance(node, ast.Call) and not node.args and not node.keywords and "." in _dotted(node.func))
+
+
+def _carried_anywhere(tree: ast.AST) -> set[str]:
+    return {name for loop in ast.walk(tree) if isinstance(loop, ast.For | ast.While)
+            for name in _carried(loop.body, _names(loop.target) if isinstance(loop, ast.For) else set(), sums=True)}
 
 
 @functools.lru_cache(maxsize=16)

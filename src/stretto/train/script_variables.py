@@ -11,13 +11,14 @@ import site
 import sys
 import sysconfig
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
 import torch
 
 from stretto.train import script_source
+from stretto.train.data.changes import Changes, within
 
 _PLAIN = (bool, int, float, str, type(None))
 LIBRARIES = tuple({os.path.dirname(os.path.dirname(os.path.abspath(__file__))), sysconfig.get_path("stdlib"),
@@ -38,8 +39,13 @@ def script_frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def variables(shared: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of the deciding variables at this moment, by name. What is shared is left out."""
+def variables(shared: Mapping[str, Any], datasets: Iterable[Changes], *, arriving: bool = False) -> dict[str, Any]:
+    """Values of the deciding variables at this moment, by name, and of those that change a dataset. What is shared is left out.
+
+    Of a dataset with methods that change it these are the attributes that the script has changed; of one on a worker that is
+    `arriving`, and may have changed less, all.
+    """
+    read = {id(one): changes for changes in datasets for one in within(changes.dataset)}
     known = {id(one) for one in shared.values()} | {id(getattr(one, "values", None)) for one in shared.values()}
     found: dict[str, Any] = {}
     for frame in script_frames():
@@ -48,6 +54,13 @@ def variables(shared: Mapping[str, Any]) -> dict[str, Any]:
             held = _look_up(values, name)
             if id(held) not in known:
                 found.setdefault(name, _plain(held))
+        for name, owner in script_source.changing(path):
+            if id(values.get(owner)) in read:
+                found.setdefault(name, _plain(_look_up(values, name)))
+        for name in script_source.called(path):
+            changes = read.get(id(values.get(name)))
+            if changes is not None:
+                found.update(changes.all() if arriving else changes.since_made())
         for name in script_source.tested_objects(path):
             held = values.get(name)
             if id(held) not in known and _is_own(held):

@@ -23,7 +23,7 @@ class Changes:
     """What has changed in a dataset since its loader was made, apart from what reading changes (counters, caches)."""
 
     def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
+        self.dataset = dataset
         self._made = plain_attributes(dataset)
         self._before: dict[str, Any] = {}
         self._own: set[str] = set()
@@ -31,7 +31,18 @@ class Changes:
 
     def begin(self) -> dict[str, str]:
         """Slices are about to be read: the attributes that the script has changed, as they are now."""
-        self._before = now = plain_attributes(self._dataset)
+        self._before = plain_attributes(self.dataset)
+        return self._since_made(self._before)
+
+    def since_made(self) -> dict[str, str]:
+        """The attributes that the script has changed since the loader was made, as they are now."""
+        return self._since_made(plain_attributes(self.dataset))
+
+    def all(self) -> dict[str, str]:
+        """All attributes, as they are now."""
+        return {f"dataset.{name}": _shown(value) for name, value in plain_attributes(self.dataset).items()}
+
+    def _since_made(self, now: dict[str, Any]) -> dict[str, str]:
         if now == self._made:
             return {}
         return {f"dataset.{name}": _shown(value) for name, value in now.items()
@@ -39,7 +50,7 @@ class Changes:
 
     def end(self) -> None:
         """They were read."""
-        now = plain_attributes(self._dataset)
+        now = plain_attributes(self.dataset)
         if now != self._before:
             self._own |= {name for name, value in now.items() if differs(self._before, name, value)}
 
@@ -66,6 +77,14 @@ def _attributes(dataset: Any) -> Iterator[tuple[str, Any]]:
             yield from ((f"{name}[{place}]", one) for place, one in enumerate(value))
         else:
             yield name, value
+
+
+def within(dataset: Any, *, depth: int = 4) -> Iterator[Any]:
+    """The dataset and those inside."""
+    yield dataset
+    for _, value in _attributes(dataset):
+        if isinstance(value, Dataset) and depth:
+            yield from within(value, depth=depth - 1)
 
 
 def changed(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, str, str] | None:
