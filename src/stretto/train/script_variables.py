@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from stretto.train import script_source
-from stretto.train.data.changes import Changes, within
+from stretto.train.data.changes import Changes, plain_attributes, within
 
 _PLAIN = (bool, int, float, str, type(None))
 LIBRARIES = tuple({os.path.dirname(os.path.dirname(os.path.abspath(__file__))), sysconfig.get_path("stdlib"),
@@ -60,7 +60,9 @@ def variables(shared: Mapping[str, Any], datasets: Iterable[Changes], *, arrivin
         for name in script_source.called(path):
             changes = read.get(id(values.get(name)))
             if changes is not None:
-                found.update(changes.all() if arriving else changes.since_made())
+                changed = plain_attributes(changes.dataset) if arriving else changes.since_made()
+                for key, value in changed.items():
+                    found.setdefault(f"{name}.{key}", _plain(value))
         for name in script_source.tested_objects(path):
             held = values.get(name)
             if id(held) not in known and _is_own(held):

@@ -32,21 +32,16 @@ class Changes:
     def begin(self) -> dict[str, str]:
         """Slices are about to be read: the attributes that the script has changed, as they are now."""
         self._before = plain_attributes(self.dataset)
-        return self._since_made(self._before)
+        return {f"dataset.{name}": _shown(value) for name, value in self._since_made(self._before).items()}
 
-    def since_made(self) -> dict[str, str]:
+    def since_made(self) -> dict[str, Any]:
         """The attributes that the script has changed since the loader was made, as they are now."""
         return self._since_made(plain_attributes(self.dataset))
 
-    def all(self) -> dict[str, str]:
-        """All attributes, as they are now."""
-        return {f"dataset.{name}": _shown(value) for name, value in plain_attributes(self.dataset).items()}
-
-    def _since_made(self, now: dict[str, Any]) -> dict[str, str]:
+    def _since_made(self, now: dict[str, Any]) -> dict[str, Any]:
         if now == self._made:
             return {}
-        return {f"dataset.{name}": _shown(value) for name, value in now.items()
-                if name not in self._own and differs(self._made, name, value)}
+        return {name: value for name, value in now.items() if name not in self._own and differs(self._made, name, value)}
 
     def end(self) -> None:
         """They were read."""
