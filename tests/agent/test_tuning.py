@@ -92,7 +92,7 @@ def test_a_job_with_slow_steps_whose_speed_changes_looks_again():
     trained(agent, scaler, clock, steps=60, step_s={1: 100.0, 2: 50.0})
     assert agent.wanted == 2
     trained(agent, scaler, clock, steps=60, step_s={1: 100.0, 2: 95.0}, first=60)
-    assert "2 to 1 workers: trying 1 worker, to see what the others bring" in agent.told
+    assert "2 to 1 worker: trying 1 worker, to see what the others bring" in agent.told
 
 
 def test_the_first_steps_of_a_roster_are_not_measured():

@@ -167,6 +167,10 @@ class Passes:
                 began = time.monotonic()
                 try:
                     yield data
+                except GeneratorExit:  # `break`: what follows is outside the loop, and the next boundary says that it was left
+                    if reducer.gradients is not None:
+                        reducer.gradients.inside = False
+                    raise
                 finally:
                     step.leave_slice()
                 job._beat.leave_slice(Activity.EXCHANGE if last and part == parts - 1 else Activity.OUTSIDE)
