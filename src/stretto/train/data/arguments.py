@@ -17,8 +17,9 @@ from stretto.train.data.datasets import check_dataset
 SLICES = 8
 TAILS = ("drop", "keep")
 REDUCTIONS = ("mean", "sum")
-KNOWN = ("dataset", "batch_size", "slices", "train", "tail", "drop_last", "shuffle", "reduction", "num_workers", "collate_fn",
-         "pin_memory", "prefetch_factor", "persistent_workers", "worker_init_fn", "timeout", "multiprocessing_context")
+KNOWN = ("dataset", "batch_size", "slices", "train", "tail", "drop_last", "shuffle", "reduction", "metrics", "num_workers",
+         "collate_fn", "pin_memory", "prefetch_factor", "persistent_workers", "worker_init_fn", "timeout",
+         "multiprocessing_context")
 POSITIONAL = ("shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory", "drop_last", "timeout",
               "worker_init_fn", "multiprocessing_context", "generator")
 """DataLoader's arguments after the batch size, in its order."""
