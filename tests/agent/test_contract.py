@@ -49,13 +49,13 @@ def test_a_newcomer_with_another_seed_is_refused_and_the_job_goes_on(launch: Lau
 @pytest.mark.parametrize(
     ("trouble", "difference"),
     [
-        ("if WORKER == 'w1': data = job.loader(dataset, batch_size=16, shuffle=False, slices=8)",
-         "the number of job.loader calls is 2 on w1 and 1 on w0"),
+        pytest.param("if WORKER == 'w1': data = job.loader(dataset, batch_size=16, shuffle=False, slices=8)",
+                     "the number of job.loader calls is 2 on w1 and 1 on w0", marks=pytest.mark.long),
         ("if WORKER == 'w1': data.source.shuffle = False", "shuffle of job.loader number 0 is False on w1 and True on w0"),
         ("if WORKER == 'w1': torch.set_default_dtype(torch.float64)",
          "torch.get_default_dtype() is torch.float64 on w1 and torch.float32 on w0"),
-        ("torch.set_num_threads(2)\nif WORKER == 'w1': torch.set_num_threads(3)",
-         "torch.get_num_threads() is 3 on w1 and 2 on w0"),
+        pytest.param("torch.set_num_threads(2)\nif WORKER == 'w1': torch.set_num_threads(3)",
+                     "torch.get_num_threads() is 3 on w1 and 2 on w0", marks=pytest.mark.long),
     ],
 )
 def test_what_differs_is_named_and_the_others_go_on(launch: Launch, trouble: str, difference: str) -> None:

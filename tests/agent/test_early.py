@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from launching import Launched, script
@@ -115,6 +116,7 @@ def test_where_a_dead_chief_is_not_replaced_another_worker_starts_again_as_chief
     assert audit(run.records()).holds
 
 
+@pytest.mark.long
 def test_a_resumed_job_has_one_chief_again_and_says_that_it_is_resumed(launch: Launch, tmp_path: Path) -> None:
     run = launch(script("""
         if job.chief: open("lives", "a").write(f"{WORKER} {job.rank} {job.resumed}\\n")
