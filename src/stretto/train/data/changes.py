@@ -7,6 +7,7 @@ watched.
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,34 +20,60 @@ LONG = 200
 """Characters of a value that are shown and compared."""
 
 
+class Attributes:
+    """The plain attributes of a dataset, read anew only where one of them has become another object: steps ask for them."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._found: dict[str, Any] = {}
+        self._seen: list[tuple[dict[str, Any], list[Any]]] | None = None
+        self._copies: list[tuple[Any, Any]] = []
+        """Lists and dicts, which may change and stay the same object, each with a copy."""
+
+    def now(self) -> dict[str, Any]:
+        if self._seen is None or not self._same():
+            self._found = plain_attributes(self._dataset)
+            holders = [vars(one) for one in within(self._dataset) if hasattr(one, "__dict__")]
+            self._seen = [(holder, list(holder.values())) for holder in holders]
+            self._copies = [(value, copy.copy(value)) for _, values in self._seen for value in values
+                            if isinstance(value, list | dict) and (_plain(value) or _datasets(value))]
+        return self._found
+
+    def _same(self) -> bool:
+        assert self._seen is not None
+        return (all(len(holder) == len(values) and all(map(operator.is_, holder.values(), values)) for holder, values in self._seen)
+                and all(value == before for value, before in self._copies))
+
+
 class Changes:
     """What has changed in a dataset since its loader was made, apart from what reading changes (counters, caches)."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
-        self._made = plain_attributes(dataset)
+        self._attributes = Attributes(dataset)
+        self._made = self._attributes.now()
         self._before: dict[str, Any] = {}
         self._own: set[str] = set()
         """Attributes that reading has changed: they may differ from worker to worker."""
 
     def begin(self) -> dict[str, str]:
         """Slices are about to be read: the attributes that the script has changed, as they are now."""
-        self._before = plain_attributes(self.dataset)
+        self._before = self._attributes.now()
         return {f"dataset.{name}": _shown(value) for name, value in self._since_made(self._before).items()}
 
     def since_made(self) -> dict[str, Any]:
         """The attributes that the script has changed since the loader was made, as they are now."""
-        return self._since_made(plain_attributes(self.dataset))
+        return self._since_made(self._attributes.now())
 
     def _since_made(self, now: dict[str, Any]) -> dict[str, Any]:
-        if now == self._made:
+        if now is self._made:
             return {}
         return {name: value for name, value in now.items() if name not in self._own and differs(self._made, name, value)}
 
     def end(self) -> None:
         """They were read."""
-        now = plain_attributes(self.dataset)
-        if now != self._before:
+        now = self._attributes.now()
+        if now is not self._before:
             self._own |= {name for name, value in now.items() if differs(self._before, name, value)}
 
 
@@ -68,7 +95,7 @@ def plain_attributes(dataset: Any, *, depth: int = 4) -> dict[str, Any]:
 
 def _attributes(dataset: Any) -> Iterator[tuple[str, Any]]:
     for name, value in getattr(dataset, "__dict__", {}).items():
-        if isinstance(value, list | tuple) and 0 < len(value) <= FEW and all(isinstance(one, Dataset) for one in value):
+        if _datasets(value):
             yield from ((f"{name}[{place}]", one) for place, one in enumerate(value))
         else:
             yield name, value
@@ -94,10 +121,15 @@ def differs(before: dict[str, Any], name: str, value: Any) -> bool:
     return name not in before or (before[name] is not value and bool(before[name] != value))
 
 
+def _datasets(value: Any) -> bool:
+    return isinstance(value, list | tuple) and 0 < len(value) <= FEW and all(isinstance(one, Dataset) for one in value)
+
+
 def _plain(value: Any) -> bool:
     if isinstance(value, tuple | list | dict):
-        inside = list(value.values()) if isinstance(value, dict) else value
-        return len(inside) <= FEW and all(callable(one) or isinstance(one, PLAIN) for one in inside)
+        if len(value) > FEW:
+            return False
+        return all(callable(one) or isinstance(one, PLAIN) for one in (value.values() if isinstance(value, dict) else value))
     return isinstance(value, PLAIN)
 
 

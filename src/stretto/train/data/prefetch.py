@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from stretto.core.errors import ScriptError
 from stretto.train.data.arguments import Prefetch
-from stretto.train.data.changes import changed, plain_attributes
+from stretto.train.data.changes import Attributes, changed
 from stretto.train.data.samples import Source, Wanted
 
 
@@ -92,7 +92,9 @@ class Ahead:
         )
         self._answers: Iterator[tuple[Wanted, Any]] | None = None
         self._kept: dict[Wanted, Any] = {}
+        self._now = Attributes(source.dataset)
         self._attributes: dict[str, Any] | None = None
+        """The dataset's, as the processes have them."""
 
     def begin(self) -> None:
         """A sweep begins: its processes start with its first slice."""
@@ -103,13 +105,13 @@ class Ahead:
 
     def watch(self) -> None:
         """The dataset is as the processes have it."""
-        self._attributes = plain_attributes(self._source.dataset)
+        self._attributes = self._now.now()
 
     def check(self) -> None:
         """Refuses a change of the dataset that the running processes cannot see."""
         if self._attributes is None:
             return
-        change = changed(self._attributes, plain_attributes(self._source.dataset))
+        change = changed(self._attributes, self._now.now())
         if change is None:
             return
         name, before, now = change
