@@ -15,7 +15,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Subset, get_worker_info
 
 from stretto.core.errors import ScriptError
+from stretto.train.data.arguments import Prefetch
 from stretto.train.data.loader import Loader
+from stretto.train.data.prefetch import Ahead
+from stretto.train.data.samples import Source, Wanted
 from stretto.train.entry.link import Quiet
 from stretto.train.job import Job
 
@@ -159,3 +162,17 @@ def test_sweeps_that_end_or_are_left_leave_no_process_and_no_file_behind(job: Jo
     after = left()
     assert after[0] == 0
     assert after[1] < before[1] + 25, "a file for every other sweep is a leak; a slice that is still held is not"
+
+
+def test_slices_are_had_again_after_all_of_a_sweep_were_fetched() -> None:
+    """The roster breaks in a sweep's last step: this worker needs slices again, and others that it never had."""
+    source = Source(Staged(), seed=1, shuffle=True, collate=None)
+    sweep_of = [Wanted(0, 0, k, 4 * k, 4 * k + 4) for k in range(8)]
+    ahead = Ahead(source, Prefetch(workers=2))
+    ahead.begin()
+    for low, high in ((0, 4), (2, 4), (2, 8), (7, 8)):
+        ahead.expect(iter(sweep_of[low:high]))
+        for wanted in sweep_of[low:high]:
+            assert torch.equal(ahead.get(wanted)[:, :3], source[wanted][:, :3])
+    ahead.end()
+    assert multiprocessing.active_children() == []
