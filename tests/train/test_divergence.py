@@ -163,3 +163,14 @@ def test_a_local_count_is_refused_at_a_resume_too_where_nobody_is_left_to_compar
     done = stretto("resume", "--runs", str(run.folder.path.parent), "--quiet", "job", cwd=tmp_path)
     assert done.returncode != 0
     assert all(word in done.stdout + done.stderr for word in words), done.stdout + done.stderr
+
+
+def test_an_attribute_that_was_set_once_is_refused_at_a_resume_too(launch, tmp_path):
+    from test_catch_up import kill_everything
+
+    run = launch(script(epoch=STAGED), "--workers", "1", "--checkpoint", str(tmp_path / "saved"), "--checkpoint-every", "4")
+    run.until_step(9)
+    kill_everything(run)
+    done = stretto("resume", "--runs", str(run.folder.path.parent), "--quiet", "job", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "model.2.p is 0.1 on the job and 0.5 on this worker" in done.stdout + done.stderr

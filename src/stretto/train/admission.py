@@ -13,12 +13,13 @@ from stretto.core.errors import ScriptError
 from stretto.core.roster import Roster
 from stretto.train.catch_up import CatchUp
 from stretto.train.checkpoint.edges import open_saver, resume
-from stretto.train.consistency import Consistency
+from stretto.train.consistency import SET_AGAIN, Consistency
 from stretto.train.entry.contract import contract, sha
 from stretto.train.entry.failpoints import failpoint
 from stretto.train.entry.fingerprint import tell
 from stretto.train.memory import Carried
 from stretto.train.reduce.group import Group
+from stretto.train.reduce.preamble import first_difference
 from stretto.train.reduce.reducer import Reducer
 from stretto.train.script_variables import difference, variables
 from stretto.train.sharing import transfer
@@ -70,8 +71,9 @@ class Admission:
             place["gradients"] = dict(job._hooks.pending())
             place["optimizer_steps"] = dict(job._hooks.steps)
             place["variables"] = self._variables()
+            place["attributes"] = job._consistency.attributes()
         if catching_up:
-            del place["tick"], place["save"], place["variables"]
+            del place["tick"], place["save"], place["variables"], place["attributes"]
         return place
 
     def admit(self) -> None:
@@ -198,7 +200,7 @@ class Admission:
         if active is not None:
             job._active = active
             job._catch_up = CatchUp(lambda: job._shared.flatten(self.place(catching_up=True)), loader=active,
-                                    variables=place.get("variables", {}))
+                                    variables=place.get("variables", {}), attributes=place.get("attributes", {}))
         return int(place["tick"])
 
     def _apply(self, place: dict[str, Any]) -> None:
@@ -226,6 +228,9 @@ class Admission:
         def load(skeleton: Any, tensors: list[torch.Tensor]) -> None:
             self._apply(job._shared.load(skeleton, tensors))
 
+        wrong = first_difference([catch_up.attributes, job._consistency.attributes()], ["the job", "this worker"])
+        if catch_up.attributes and wrong:
+            raise self.refusal(f"{wrong}: it was set by code that has not run here. {SET_AGAIN}")
         intact = catch_up.finish(load)
         if not intact and self.reload is not None:
             self._apply(self.reload())

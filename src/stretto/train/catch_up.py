@@ -53,10 +53,12 @@ class CatchUp:
     """What a worker was given, and where the job stands."""
 
     def __init__(self, flatten: Callable[[], tuple[Any, list[torch.Tensor]]], *, loader: int,
-                 variables: Mapping[str, Any]) -> None:
+                 variables: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
         """`flatten` reads the shared state, just loaded."""
         self.variables = variables
         """Deciding variables of the script's own, as the job's workers have them."""
+        self.attributes = attributes
+        """Plain attributes of the shared modules, likewise."""
         self.loader = loader
         """The training loader whose loop the job is in."""
         self._flatten = flatten

@@ -31,6 +31,7 @@ STEPS = "steps of the optimizers"
 SETTINGS = "settings of the optimizers"
 STATE = "shared state"
 ATTRIBUTES = "attributes of the modules"
+SET_AGAIN = "Set it from the epoch or from job.step every time, not once, or keep it in shared state"
 SAMPLES = "order of the samples"
 DATASET = "what the script has changed in the dataset"
 TENSORS = "shared tensors"
@@ -56,10 +57,14 @@ class Consistency:
             names = list(self._names())
             return {names[number]: f"{checksum(piece):x}" for number, piece in self._pieces(part % PARTS)}
         if name == ATTRIBUTES:
-            return {f"{shared}.{path}" if path else shared: _attributes(module)
-                    for shared, root in self._shared.modules for path, module in root.named_modules()}
+            return self.attributes()
         tell = self._small().get(name)
         return _plain(tell()) if tell is not None else None
+
+    def attributes(self) -> dict[str, Any]:
+        """Plain attributes of all shared modules, and which of their parameters are trained."""
+        return {f"{shared}.{path}" if path else shared: {**_attributes(module), **_trained(module)}
+                for shared, root in self._shared.modules for path, module in root.named_modules()}
 
     def _small(self) -> dict[str, Callable[[], Any]]:
         return {STEPS: lambda: self._hooks.steps, SETTINGS: self._settings, STATE: self._states, ATTRIBUTES: self._attributes,
@@ -138,6 +143,10 @@ class Consistency:
 def _attributes(module: torch.nn.Module) -> dict[str, Any]:
     """Plain values that a module keeps beside its tensors."""
     return {key: value for key, value in module.__dict__.items() if type(value) in _SIMPLE and not key.startswith("_")}
+
+
+def _trained(module: torch.nn.Module) -> dict[str, bool]:
+    return {f"{key}.requires_grad": p.requires_grad for key, p in module._parameters.items() if p is not None}
 
 
 def _hash(value: Any) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stretto.core.beat import Activity
 from stretto.core.errors import Broken, ScriptError
-from stretto.train.consistency import ATTRIBUTES, DATASET, PARTS, STEPS, TENSORS
+from stretto.train.consistency import ATTRIBUTES, DATASET, PARTS, SET_AGAIN, STEPS, TENSORS
 from stretto.train.data.samples import cut
 from stretto.train.data.step import Step
 from stretto.train.hidden_state import HiddenState
@@ -221,7 +221,7 @@ class Passes:
             return (f"{text}. They were equal at step {since} or later: once the cause is found, go on from a checkpoint of step "
                     f"{since} or before")
         if name in (ATTRIBUTES, DATASET):
-            return f"{text}. Set it from the epoch or from job.step every time, not once, or keep it in shared state"
+            return f"{text}. {SET_AGAIN}"
         if name == STEPS:
             return (f"{text}. A counter of the script's own begins anew on a worker that joins: use step.index, job.step or shared "
                     f"state (job.state){suspects()}")
