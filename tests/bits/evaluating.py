@@ -44,7 +44,8 @@ metrics = torchmetrics.MetricCollection({
 })
 losses = torchmetrics.CatMetric()
 ever = torchmetrics.SumMetric()  # never reset: counts over all evaluations
-job.share(model=model, optimizer=optimizer, metrics=metrics, losses=losses, ever=ever)
+trained = tc.MulticlassAccuracy(CLASSES)  # of the training steps
+job.share(model=model, optimizer=optimizer, metrics=metrics, losses=losses, ever=ever, trained=trained)
 train = job.loader(torch.utils.data.ConcatDataset([dataset] * 8), batch_size=16)
 test = job.loader(dataset, batch_size=24, train=False)
 
@@ -86,7 +87,8 @@ def evaluate(epoch: int) -> dict[str, object]:
     assert test.sums["total"] == len(dataset) and test.sums["correct"] == int((test.gathered["logits"].argmax(1) == labels).sum())
     return {"mean": test.metrics, "sums": {name: plain(value) for name, value in test.sums.items()},
             "logits": test.gathered["logits"].tolist(), "metrics": {k: v.item() for k, v in metrics.compute().items()},
-            "losses": losses.compute().tolist(), "ever": ever.compute().item(), "seen": model.seen.compute().item(), "local": local}
+            "losses": losses.compute().tolist(), "ever": ever.compute().item(), "seen": model.seen.compute().item(),
+            "trained": trained.compute().item(), "local": local}
 
 
 def confusion(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -111,10 +113,12 @@ for epoch in job.epochs(4):
         record(epoch)
     for step in train:
         for x, y in step:
-            loss = torch.nn.functional.cross_entropy(model(x), y)
+            logits = model(x)
+            loss = torch.nn.functional.cross_entropy(logits, y)
             loss.backward()
             step.log(loss=loss)
             step.sum(n=len(y))
+            trained.update(logits, y)
         assert step.sums == {"n": 16}, step.sums
         optimizer.step()
         team = max(team, job.workers)
