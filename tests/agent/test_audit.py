@@ -36,6 +36,12 @@ def test_a_good_journal_holds(tail: str) -> None:
     assert (found.epochs, found.steps, found.samples) == ((2, 6, 96) if tail == "drop" else (2, 8, 100))
 
 
+def test_a_run_that_only_evaluated_holds_and_one_that_lost_its_steps_does_not() -> None:
+    assert audit([replace(LOADER, train=False), End(t=1, state="finished", steps=0)]).holds
+    assert not audit([LOADER, End(t=1, state="finished", steps=3)]).holds
+    assert not audit([LOADER, End(t=1, state="failed", steps=0)]).holds
+
+
 def without(step: int) -> list[Record]:
     return [one for one in journal() if not (isinstance(one, Commit) and one.step == step)]
 

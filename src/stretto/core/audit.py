@@ -42,7 +42,8 @@ def audit(records: Iterable[Record]) -> Audit:
         by_epoch.setdefault((commit.loader, commit.epoch), []).append(commit)
     lines = [one for one in kept if isinstance(one, LoaderLine)]
     differing = [one for one in kept if isinstance(one, Orders)]
-    findings = [*_steps(commits), *_digests(digests), *_end(kept, commits), *_orders(lines, commits, differing)]
+    findings = [*_steps(commits, untrained=_untrained(kept)), *_digests(digests), *_end(kept, commits),
+                *_orders(lines, commits, differing)]
     for key, group in sorted(by_epoch.items()):
         findings += _epoch(key, group, loader=loaders.get(key[0]), finished=key in finished)
     checked = [key for key in by_epoch if key in finished]
@@ -59,9 +60,16 @@ def _trains(loaders: dict[int, LoaderLine], name: int) -> bool:
     return name not in loaders or loaders[name].train
 
 
-def _steps(commits: Sequence[Commit]) -> Iterator[str]:
+def _untrained(records: Sequence[Record]) -> bool:
+    """A run that finished without a training step: it only evaluated."""
+    ends = [one for one in records if isinstance(one, End)]
+    return bool(ends) and ends[-1].state == "finished" and ends[-1].steps == 0
+
+
+def _steps(commits: Sequence[Commit], *, untrained: bool) -> Iterator[str]:
     if not commits:
-        yield "no step was committed: there is nothing to prove"
+        if not untrained:
+            yield "no step was committed: there is nothing to prove"
         return
     if commits[0].step not in (0, 1):
         yield f"the first committed step is {commits[0].step}: the steps before it are missing"
