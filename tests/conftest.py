@@ -24,6 +24,7 @@ LONGEST = [
     for name in (
         "server/test_server_real.py", "batching/test_runs.py", "examples/test_examples.py", "durability/test_lives.py",
         "server/test_server_faults.py", "hosts/test_etcd_access.py", "durability/test_restart_mode.py",
+        "ordinary/test_ordinary.py", "ordinary/test_programs.py",
     )
 ]  # fmt: skip
 """Files that take a minute and more, the longest first."""

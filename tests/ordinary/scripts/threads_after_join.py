@@ -1,4 +1,4 @@
-# refused when scaled: threads
+# equal
 import torch
 import torch.nn.functional as F
 from torch import nn
