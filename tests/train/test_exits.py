@@ -15,7 +15,8 @@ RUNS = int(os.environ.get("STRETTO_EXITS", "30"))
 
 @pytest.mark.long
 def test_short_scripts_end_in_order_beside_a_busy_machine() -> None:
-    """At 0.1.0 about one in a hundred died with SIGABRT: the fit of the throughput model went on while the interpreter ended."""
+    """At 0.1.0 one in some hundreds died with SIGABRT: most ended while a thread imported scipy for the throughput model, and the
+    interpreter's end unwound that thread inside the initialisation of extension modules."""
     done = subprocess.run([sys.executable, str(Path(__file__).with_name("exits.py")), str(RUNS)], env=environment(), text=True,
                           capture_output=True, check=False)
     assert done.returncode == 0
