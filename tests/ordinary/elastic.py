@@ -197,8 +197,7 @@ class Outcome:
         if self.code == 0:
             if self.digest != reference.digest:
                 return f"the digest is {self.digest}, that of plain python {reference.digest}"
-            trained = reference.commits is None or reference.commits
-            return f"the audit finds {self.findings}" if self.findings and trained else ""
+            return f"the audit finds {self.findings}" if self.findings else ""
         if "Traceback" in self.output:
             return "it ended with a traceback"
         return "" if why and why in self.output else f"it was refused, and not for {why!r}"

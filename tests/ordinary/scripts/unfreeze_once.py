@@ -1,4 +1,4 @@
-# refused when scaled: attributes of the modules
+# refused when scaled: requires_grad
 import torch
 import torch.nn.functional as F
 from torch import nn
