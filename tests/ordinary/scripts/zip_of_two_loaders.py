@@ -1,4 +1,4 @@
-# refused alone: one training loader at a time
+# refused alone: zip over a training loader
 import torch
 import torch.nn.functional as F
 from torch import nn
