@@ -57,7 +57,6 @@ class Passes:
         self.resend = False
         """The state that was given was changed on the way to the first step: it is asked for once more."""
         self._hidden = HiddenState()
-        self._barriers = 0
 
     def run(self, step: Step) -> Iterator[Any]:
         """This worker's slices, again from the start whenever the roster breaks, until the pass has happened."""
@@ -103,7 +102,6 @@ class Passes:
         step.finish_pass([step.pack()])
         rows = {int(k): row for k, row in step.drain().items()}
         step.passes += 1
-        step.finish_pass([step.pack()])
         step.metrics = {**average(rows, dict(enumerate(step.units())), job.slices), **step.metrics}
 
     def moment(self, step: Step) -> int:
@@ -306,7 +304,6 @@ class Passes:
         job = self._job
         if job._catch_up is not None:
             return
-        self._barriers += 1
         reducer = job._reducer
         assert reducer is not None
         while True:
