@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,6 +42,10 @@ class Admission:
         self.done = False
         self.joined = 0
         """The tick at which this worker became a member."""
+        self._made: dict[str, Any] = {}
+        """Attributes of the shared modules as the script made them."""
+        self._attributes: Mapping[str, Any] = {}
+        """As the job had them when it was saved, until the first training pass after a resume."""
         self.newcomer = False
         """Others hold the state as well: this worker is not needed."""
         self.reload: Callable[[], dict[str, Any]] | None = None
@@ -93,6 +97,7 @@ class Admission:
         job._resources.callback(job._hooks.close)
         job._consistency = Consistency(job._shared, job._hooks)
         self._groups = job._shared.groups()
+        self._made = job._consistency.attributes()
         job._prepare_gradients()
         settings = job._settings.fix()
         job._saver = open_saver(job)
@@ -228,14 +233,27 @@ class Admission:
         def load(skeleton: Any, tensors: list[torch.Tensor]) -> None:
             self._apply(job._shared.load(skeleton, tensors))
 
-        wrong = first_difference([catch_up.attributes, job._consistency.attributes()], ["the job", "this worker"])
-        if catch_up.attributes and wrong:
-            raise self.refusal(f"{wrong}: it was set by code that has not run here. {SET_AGAIN}")
+        if not self.newcomer:  # a newcomer compares with the others in its first exchange
+            self._attributes = catch_up.attributes
         intact = catch_up.finish(load)
         if not intact and self.reload is not None:
             self._apply(self.reload())
         job._passes.resend = not intact and self.reload is None
         self.reload = None
+
+    def begin_pass(self) -> None:
+        """Before the first training pass after a resume: attributes of modules that the job had set, and that are still as the
+        script has made them, were set by code that will not run again."""
+        given, self._attributes = self._attributes, {}
+        if not given:
+            return
+        made, now = self._made, self._job._consistency.attributes()
+        left = {path: {key: value for key, value in held.items() if now.get(path, {}).get(key) == made.get(path, {}).get(key)}
+                for path, held in given.items()}
+        own = {path: {key: now.get(path, {}).get(key) for key in held} for path, held in left.items()}
+        wrong = first_difference([left, own], ["the job", "this worker"])
+        if wrong:
+            raise self.refusal(f"{wrong}: it was set by code that has not run here. {SET_AGAIN}")
 
     def _variables(self, *, arriving: bool = False) -> dict[str, Any]:
         return variables(self._job._shared.objects, [loader.changes for loader in self._job._loaders], arriving=arriving)

@@ -124,6 +124,7 @@ class Passes:
         if train:
             assert reducer.gradients is not None
             reducer.gradients.undo()
+            job._admission.begin_pass()
             job._hooks.begin_pass()
         mean = 1 / job.slices if equal else 1 / step.count
         preamble = self._preamble(self._place(step), order=step.order, changes=step.loader.changes.begin())
