@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -33,6 +34,17 @@ LONGEST = [
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files begin early: one that begins last is what all processes but one wait for."""
     items.sort(key=lambda item: LONGEST.index(item.path) if item.path in LONGEST else len(LONGEST))
+
+
+@pytest.fixture(autouse=True)
+def no_job_left() -> Iterator[None]:
+    """A test that leaves its job open breaks the tests after it in the same process: it fails itself."""
+    yield
+    joining = sys.modules.get("stretto.train.entry.joining")
+    job = joining.current() if joining is not None else None
+    if job is not None:
+        job.close()
+        raise AssertionError("the test has left a job open in this process: close it, or run the script in one of its own")
 
 
 @pytest.fixture
