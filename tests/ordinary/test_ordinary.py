@@ -113,7 +113,11 @@ def test_an_ordinary_script_keeps_its_promise(launch, tmp_path: Path, name: str)
     check(name, launch, tmp_path, SHORT[name])
 
 
+UNLIKE = {"random_seed"}
+"""No two runs of these are alike, under plain `python` neither: what `SHORT` runs of them is all that can be compared."""
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", [name for name in names() if name not in UNLIKE])
 def test_every_ordinary_script_keeps_its_promise_in_every_run(launch, tmp_path: Path, name: str) -> None:
     check(name, launch, tmp_path, tuple(run for run in schedules() if run != "both"))
