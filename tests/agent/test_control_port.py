@@ -6,11 +6,14 @@ import asyncio
 import json
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from launching import environment
 
 from stretto.agent.control import LINE_BYTES, Control, alive, ask
 from stretto.agent.records.folder import RunFolder, write_json
@@ -90,3 +93,29 @@ def test_a_run_whose_agent_is_gone_says_so(folder: RunFolder) -> None:
     write_json(folder.result, {"state": "finished"})
     with pytest.raises(UsageError, match="it is finished"):
         ask(folder, "scale", workers=2)
+
+
+SILENT = """
+import asyncio, socket, sys
+from pathlib import Path
+from stretto.agent.control import Control
+from stretto.agent.records.folder import RunFolder
+
+async def main():
+    folder = RunFolder(Path(sys.argv[1]))
+    control = Control(folder, handle=None)
+    await control.start()
+    client = socket.create_connection(("127.0.0.1", folder.read(folder.control)["port"]))
+    await asyncio.sleep(0.2)
+    await control.close()
+    return client
+
+asyncio.run(main())
+"""
+
+
+def test_a_client_that_has_said_nothing_when_the_agent_ends_shows_nobody_a_traceback(tmp_path):
+    done = subprocess.run([sys.executable, "-c", SILENT, str(tmp_path)], capture_output=True, text=True, timeout=60,
+                          env=environment(), check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""

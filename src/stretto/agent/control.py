@@ -56,6 +56,8 @@ class Control:
             await asyncio.wait_for(writer.drain(), IDLE_S)
         except (TimeoutError, ValueError, ConnectionError):
             pass
+        except asyncio.CancelledError:  # the agent ends: asyncio would print a traceback for a handler that was cancelled
+            pass
         finally:
             self._open -= 1
             writer.close()
