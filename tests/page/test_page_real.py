@@ -65,7 +65,7 @@ def test_a_real_job_is_submitted_grown_scaled_lost_and_regained(served: Served, 
     one.page.get_by_role("button", name="Scale", exact=True).click()
     expect(workers).to_have_text("1")
     expect(why).to_contain_text("pinned")
-    expect(one.page.get_by_role("list", name="events, newest first")).to_contain_text("2 → 1 workers")
+    expect(one.page.get_by_role("list", name="events, newest first")).to_contain_text("2 → 1 worker")
     one.shot("real-2-scaled")
 
     served.kill()

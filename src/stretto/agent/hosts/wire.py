@@ -59,6 +59,8 @@ class Listener:
                     await self._converse(reader, writer)
         except (TimeoutError, ValueError, KeyError, TypeError, OSError):
             pass
+        except asyncio.CancelledError:  # the agent ends: asyncio would print a traceback for a handler that was cancelled
+            pass
         finally:
             self._open -= 1
             writer.close()
