@@ -73,6 +73,13 @@ def check(body: str, *, head: str = HEAD) -> str:
     return done.stdout
 
 
+def check_fresh(body: str) -> None:
+    """In an interpreter of its own: one that is forked has the freed memory of all tests before it."""
+    done = subprocess.run([sys.executable, "-c", HEAD + textwrap.dedent(body)], capture_output=True, text=True, timeout=250,
+                          env=environment(), check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def refused(body: str, *words: str, head: str = HEAD) -> None:
     done = run(body, head=head)
     assert done.returncode != 0
@@ -381,7 +388,7 @@ def test_two_training_loaders_are_swept_over_one_after_the_other():
 
 
 def test_a_step_takes_log2_of_the_slices_and_two_buffers_of_the_gradients_size_and_later_steps_use_them_again():
-    check("""
+    check_fresh("""
     def memory(key):
         return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(key)) / 1024
     def peak():
