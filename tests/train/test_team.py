@@ -54,8 +54,8 @@ def member() -> Iterator[tuple[Team, Said, Roster]]:
     alone = Roster(1, (Member("w0", "a", team.address, Span(0, 8)),))
     team.group = Group(alone, "w0", Rendezvous("127.0.0.1"))
     team.seat.enter(alone, tick=3)
-    ours, theirs = get_context("fork").Pipe()
-    process = get_context("fork").Process(target=newcomer, args=(theirs,), daemon=True)
+    ours, theirs = get_context("spawn").Pipe()
+    process = get_context("spawn").Process(target=newcomer, args=(theirs,), daemon=True)
     process.start()
     broke_off: queue.Queue[bool] = queue.Queue()
 
