@@ -65,7 +65,7 @@ def _step_aside() -> None:
     own = sys.modules.pop("sitecustomize")
     try:
         with contextlib.suppress(ModuleNotFoundError):
-            import sitecustomize  # noqa: F401
+            import sitecustomize  # noqa: F401  # type: ignore[import-not-found]  # pyright: ignore[reportMissingImports]
     finally:
         sys.modules.setdefault("sitecustomize", own)  # the import that is under way looks for it
 
