@@ -117,6 +117,21 @@ def test_a_newcomer_whose_script_would_do_something_else_is_sent_away_and_the_jo
     assert run.result["digest"] == expected
 
 
+SLOW = script(epoch=STAGED, after=f"{UPDATE}; WORKER == 'w0' or time.sleep(0.3)").replace(
+    "loss.backward()", "loss.backward(); WORKER == 'w0' or time.sleep(0.3)")
+
+
+def test_a_newcomer_that_differs_leaves_although_the_others_are_through_with_their_slices_long_before_it(launch):
+    """They break the roster up while it still computes; it must not come back into the next one to differ again, for ever."""
+    run = launch(SLOW, "--workers", "1:2", "--max-restarts", "50")
+    run.until_step(2)
+    run.ask("scale", workers=2)
+    refused = run.until_event("refused")
+    assert "model.2.p is 0.1 on w0 and 0.5 on w1" in refused.text
+    assert run.end() == 0, run.output()
+    assert len(run.events("broken")) <= 2 * len(run.events("refused"))
+
+
 STOPPED = {
     "an optimizer that steps on one worker only": (
         script(after=f"if WORKER != 'w1' or step.index != 5: {UPDATE}"),

@@ -406,6 +406,9 @@ class Job:
         self._passes.running = False
         self._beat.activity(Activity.WAITING)
         self._team.failed()
+        failure = reducer.settle()
+        if isinstance(failure, Left):  # this worker was found to stand elsewhere: it goes, though the others were faster to break up
+            raise failure
         roster = self._team.rescue()
         assert self._team.group is not None
         reducer.join(self._team.group)

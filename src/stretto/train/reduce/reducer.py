@@ -97,7 +97,7 @@ class Reducer:
         return self.exchange.shares[self.exchange.group.rank]
 
     def join(self, group: Group) -> None:
-        self._settle()
+        self.settle()
         self.exchange = Exchange(group, self.slices)
         self.program = program(self.slices, self.share)
 
@@ -110,19 +110,20 @@ class Reducer:
             self._thread.join(CLOSE_S)
             self._thread = None
 
-    def _settle(self) -> None:
-        """Waits for what the thread still does for an older group: it has failed or is about to."""
+    def settle(self) -> BaseException | None:
+        """Waits for what the thread still does for an older group: it has failed or is about to. What it failed with."""
         with self._done:
             while self._pending:
                 self._done.wait()
-            self._failure = None
+            failure, self._failure = self._failure, None
+        return failure
 
     def begin(self, *, scale: float, mean: float, train: bool, meet: Callable[[Exchange], None] | None = None) -> None:
         """A pass starts. `scale` multiplies the sum of the gradients, `mean` that of the buffers.
 
         `meet` speaks to the other members before anything is added up, on the exchange's thread; what it raises, `reduce` raises.
         """
-        self._settle()
+        self.settle()
         self._norms = []
         self._scale, self._mean = scale, mean
         self._train = train
