@@ -46,6 +46,40 @@ def test_a_newcomer_with_another_seed_is_refused_and_the_job_goes_on(launch: Lau
     assert {one.seed for one in run.records() if isinstance(one, LoaderLine)} == {1000}
 
 
+HELPED = script("import helper", epochs=1000, pause_s=0.01).replace("mse_loss(model(x), y)", "mse_loss(model(x), y) * helper.SCALE")
+
+
+@pytest.mark.parametrize(("file", "named"), [("job.py", "the code of job.py ("), ("helper.py", "the code of the module helper (")])
+def test_a_script_that_is_edited_is_not_the_jobs_any_more(launch: Launch, tmp_path: Path, file: str, named: str) -> None:
+    """The newcomer would train with another loss, and nothing else would show it."""
+    (tmp_path / "helper.py").write_text("SCALE = 1.0\n")
+    run = launch(HELPED, "--workers", "1:2", "--max-restarts", "50")
+    run.until_step(2)
+    before = (tmp_path / file).read_text()
+    (tmp_path / file).write_text(before.replace("SCALE = 1.0", "SCALE = 2.0").replace("* helper.SCALE", "* 2"))
+    run.ask("scale", workers=2)
+    gone = run.until(lambda: [one for one in run.events("warning") if "is not replaced any more" in one.text])
+    refused = run.events("refused")
+    assert [one.worker for one in refused] == ["w1", gone[0].worker] == ["w1", "w2"]
+    assert named in refused[0].text and "was changed after the job began" in refused[0].text
+    (tmp_path / file).write_text("# a comment is no change\n" + before)
+    run.ask("scale", workers=2)
+    run.until_workers(2)
+    run.ask("stop", now=True)
+    run.end()
+
+
+def test_a_newcomer_that_fails_at_its_start_costs_the_job_nothing(launch: Launch) -> None:
+    """A folder that the first worker has made is an error for the next, as it would be for a second `python train.py`."""
+    run = launch(script("os.mkdir('results')", epochs=8, pause_s=0.01), "--workers", "1:2", "--max-restarts", "50")
+    run.until_step(2)
+    run.ask("scale", workers=2)
+    assert run.end() == 0, run.output()
+    assert [one.worker for one in run.events("crashed")] == ["w1", "w2"]
+    assert "is not replaced any more" in run.events("warning")[0].text
+    assert {one.workers for one in run.commits()} == {1}
+
+
 @pytest.mark.parametrize(
     ("trouble", "difference"),
     [

@@ -128,3 +128,9 @@ def test_a_resumed_job_has_one_chief_again_and_says_that_it_is_resumed(launch: L
     first, second = lines(tmp_path / "lives")
     assert first == "w0 0 False"
     assert second.split()[1:] == ["0", "True"]
+
+
+def test_a_barrier_that_the_chief_never_comes_to_keeps_nobody_once_it_is_past(launch: Launch) -> None:
+    run = launch(script("if not job.chief: job.barrier()", epochs=1), "--workers", "2")
+    assert run.end() == 0, run.output()
+    assert {one.workers for one in run.commits()} == {2}

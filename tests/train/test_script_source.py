@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import linecache
+import os
 import textwrap
+from typing import Any
 
 import pytest
 
-from stretto.train import script_source
+from stretto.train import script_source, script_variables
 
 LOOP = """
 def main():
@@ -101,3 +103,14 @@ def test_what_a_loop_over_slices_carries_is_found(body, names):
     text = "for x in step:\n" + textwrap.indent(body, "    ")
     linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
     assert script_source.carried_at(path, 1) == names
+
+
+def test_a_script_beside_the_package_is_a_script() -> None:
+    """Its folder's name may begin with the package's: what looks like the library is not looked at."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(script_variables.__file__)))
+    frames: dict[str, Any] = {}
+    for path in (f"{package}-experiments/train.py", f"{package}/train/here.py"):
+        exec(compile("found = [frame.f_code.co_filename for frame in look()]", path, "exec"),
+             frames.setdefault(path, {"look": script_variables.script_frames}))
+    first, second = frames
+    assert first in frames[first]["found"] and second not in frames[second]["found"]

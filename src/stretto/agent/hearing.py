@@ -12,6 +12,7 @@ from stretto.agent.workers.fingerprints import differences, remedy, told
 from stretto.agent.workers.link import Message, misread
 from stretto.agent.workers.watch import Verdict
 from stretto.agent.workers.worker import Worker
+from stretto.core.source import comparable
 from stretto.core.text import quantity
 from stretto.membership.status import Phase
 
@@ -120,7 +121,8 @@ class Hearing:
         if ranks.chief == worker.name and not ranks.terms:
             return self._agent.spawn(self._begin(worker, terms, slices=slices, shape=shape))
         if ranks.terms:
-            found = differences(terms["contract"], ranks.terms["contract"], worker=worker.name, of=ranks.chief)
+            mine, chief = terms["contract"], ranks.terms["contract"]
+            found = differences(comparable(mine, chief), comparable(chief, mine), worker=worker.name, of=ranks.chief)
             if found:
                 text = f"would train on other samples or another model: {told(found)}. {remedy(found)}"
                 return self._agent.let_go(worker, text, refused=True, recurring=True)

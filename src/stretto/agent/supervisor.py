@@ -310,12 +310,22 @@ class Supervisor:
                                             worker.crash.traceback, exit_code_of(worker.crash)))
         if worker.status.phase is Phase.FINISHED or self.ending.stopping is not None:
             return
+        crash = worker.crash
+        if crash is not None and crash.tick is None and self._trains_without(worker):
+            self.recorder.event("crashed", crash.summary, worker=worker.name)
+            self._last_words = f"{worker.name} failed with {crash.summary}"
+            why = "its script failed in code that has run before and runs again on a worker that joins or resumes"
+            return self._replacing.refused(worker, f"{why}: {crash.summary}", recurring=True)
         found = examine(worker, code, ledger=self._ledger, started=self.council.roster is not None, script=self.options.script)
         self.recorder.event(found.what, found.text, worker=worker.name)
         self._last_words = f"{worker.name} {found.why}"
         if found.failure is not None:
             return self.ending.fail(found.failure)
         self._replacing.replace(worker, found.why)
+
+    def _trains_without(self, worker: Worker) -> bool:
+        """Whether others hold the state: what a newcomer's script does on its way to them costs the newcomer only."""
+        return any(one.alive and one.tick is not None for one in self.council.statuses.values() if one.worker != worker.name)
 
     def _forks_gone(self, code: int) -> None:
         failure = Failure(f"the fork server ended with {describe_exit(code)}, and its workers with it: was the machine "

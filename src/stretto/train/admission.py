@@ -17,6 +17,7 @@ from stretto.train.consistency import SET_AGAIN, Consistency
 from stretto.train.entry.contract import contract, sha
 from stretto.train.entry.failpoints import failpoint
 from stretto.train.entry.fingerprint import tell
+from stretto.train.entry.script_code import code_terms
 from stretto.train.memory import Carried
 from stretto.train.reduce.group import Group
 from stretto.train.reduce.preamble import first_difference
@@ -112,7 +113,7 @@ class Admission:
             job._beat.activity(Activity.WAITING)
             terms = contract(job)
             job._link.send("ready", shape=f"{job._shared.shape(described)} {sha(terms)}", slices=job.slices, settings=settings,
-                            contract=terms)
+                            contract={**terms, **code_terms()})
             before = time.monotonic()
             roster = job._team.admit(self._receive)
             self.done = True

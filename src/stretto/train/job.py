@@ -407,7 +407,7 @@ class Job:
         self._beat.activity(Activity.WAITING)
         self._team.failed()
         failure = reducer.settle()
-        if isinstance(failure, Left):  # this worker was found to stand elsewhere: it goes, though the others were faster to break up
+        if isinstance(failure, Left):  # it was found to stand elsewhere, and the others were faster to break up: it goes
             raise failure
         roster = self._team.rescue()
         assert self._team.group is not None

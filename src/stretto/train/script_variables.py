@@ -21,8 +21,10 @@ from stretto.train import script_source
 from stretto.train.data.changes import Changes, plain_attributes, within
 
 _PLAIN = (bool, int, float, str, type(None))
-LIBRARIES = tuple({os.path.dirname(os.path.dirname(os.path.abspath(__file__))), sysconfig.get_path("stdlib"),
-                    *site.getsitepackages()})
+LIBRARIES = tuple({os.path.join(folder, "") for folder in (
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), sysconfig.get_path("stdlib"), *site.getsitepackages(),
+    site.getusersitepackages())})
+"""Folders whose code is not the script's, each with a slash at its end: `stretto-experiments` is not in `stretto`."""
 MOST = 200
 """Variables that are looked at."""
 ENTRIES = 64

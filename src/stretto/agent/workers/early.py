@@ -78,7 +78,8 @@ class Early:
         if not self._waiting and not self._held:
             return
         council = self._agent.council
-        began, ranks = council.roster is not None or self._chief_is_past(council.ranks, Phase.FINISHED), council.ranks
+        ranks = council.ranks  # a chief that is ready has all of its barriers behind it
+        began = council.roster is not None or self._chief_is_past(ranks, Phase.READY, Phase.MEMBER, Phase.FINISHED)
         for name, count in list(self._waiting.items()):
             worker = self._agent.workers.get(name)
             if worker is None or not worker.serving:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from stretto.core.source import CODE_OF
+
 MISSING = "missing"
 SHOWN = 5
 
@@ -25,4 +27,7 @@ def remedy(differing: list[str]) -> str:
     """What to do about terms that differ."""
     if any("seed=" in one for one in differing):
         return "Give stretto.join a seed that is the same on every worker, such as stretto.join(seed=0)"
+    if all(one.startswith(CODE_OF) for one in differing):
+        return ("The file was changed after the job began: whoever joins would train with another script. Put it back as it was, "
+                "or start a new run with it")
     return "Every worker must run the same script with the same arguments and data"

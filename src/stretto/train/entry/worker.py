@@ -71,9 +71,10 @@ def _failed_again(path: str, error: BaseException) -> bool:
     job = jobs.current()
     if job is None or job._catch_up is None or isinstance(error, UsageError):
         return False
-    traceback.print_exc()
     text = (f"its script failed in code that has run before and runs again on a worker that joins or resumes: "
             f"{_line(path, error)}{type(error).__name__}: {error}. Make it harmless there, for instance by an if")
+    if job._admission.newcomer:
+        traceback.print_exc()
     print(f"stretto: {text}", file=sys.stderr, flush=True)
     if not job._admission.newcomer:
         return False
