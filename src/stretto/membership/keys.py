@@ -16,7 +16,7 @@
 | `outcome` | `{state: finished, failed or lost; reason; tick; life; digests}` | leader; `failed` by any agent | |
 | `stop` | `{now}`: the job shall end, at the next boundary or at once | anybody | |
 | `drains/AGENT` | `{agent}`: this agent's workers shall leave, and then the agent | anybody | |
-| `ranks` | `{life, chief, passed, holders, terms}`: who is chief before the first roster, everybody's rank, what the chief began with | agents | |
+| `ranks` | `{life, chief, passed, holders, terms}`: the chief before the first roster, all ranks, the chief's terms | agents | |
 | `joins/HOST` | `{count}`: agents that this host has had, which makes their names unique | the agent | |
 | `ended` | `{id, state, digest, …}`: what was left of a job that has ended, for those who come late | last agent | a minute |
 
