@@ -58,7 +58,7 @@ def test_a_script_that_is_edited_is_not_the_jobs_any_more(launch: Launch, tmp_pa
     before = (tmp_path / file).read_text()
     (tmp_path / file).write_text(before.replace("SCALE = 1.0", "SCALE = 2.0").replace("* helper.SCALE", "* 2"))
     run.ask("scale", workers=2)
-    gone = run.until(lambda: [one for one in run.events("warning") if "is not replaced any more" in one.text])
+    gone = run.until(lambda: [one for one in run.events("unreplaced") if "is not replaced any more" in one.text])
     refused = run.events("refused")
     assert [one.worker for one in refused] == ["w1", gone[0].worker] == ["w1", "w2"]
     assert named in refused[0].text and "was changed after the job began" in refused[0].text
@@ -76,7 +76,7 @@ def test_a_newcomer_that_fails_at_its_start_costs_the_job_nothing(launch: Launch
     run.ask("scale", workers=2)
     assert run.end() == 0, run.output()
     assert [one.worker for one in run.events("crashed")] == ["w1", "w2"]
-    assert "is not replaced any more" in run.events("warning")[0].text
+    assert "is not replaced any more" in run.events("unreplaced")[0].text
     assert {one.workers for one in run.commits()} == {1}
 
 

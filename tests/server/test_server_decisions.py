@@ -25,6 +25,7 @@ from stretto.server.decisions.policies import Snapshot, check
 from stretto.server.decisions.policy_process import decide
 from stretto.server.decisions.replay import replay
 from stretto.server.decisions.snapshot import fitted, job_view, limits, turns
+from stretto.server.jobs import journal
 from stretto.server.jobs.known import Known
 from stretto.server.jobs.spark import MOST
 from stretto.server.jobs.work import asked
@@ -149,6 +150,20 @@ def test_a_pin_that_is_taken_away_leaves_no_trace_in_what_is_known_of_a_job() ->
 
 
 # -- limits --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_whose_newcomers_are_refused_gets_no_slots_for_them_until_somebody_wishes_so() -> None:
+    known = Known()
+    commit = {"kind": "commit", "t": 1.0, "step": 0, "workers": 2, "step_s": 0.1}
+    refused = {"kind": "event", "t": 2.0, "what": "unreplaced", "worker": "w4", "text": "is not replaced any more"}
+    journal.read(record(), known, [commit, refused])
+    assert limits(record(), known) == (1, 2, "refused")
+    assert limits(record(wish=3), known) == (1, 3, "wish"), "somebody asks for it: the agent tries again"
+    journal.read(record(), known, [{**commit, "step": 1, "workers": 3}])
+    assert limits(record(), known) == (1, 4, ""), "they are not refused any more"
+    journal.read(record(), known, [refused])
+    known.renew(life=2, run="other")
+    assert limits(record(), known) == (1, 4, "")
 
 
 def test_a_wish_bounds_a_pin_fixes_and_a_plan_goes_before_both() -> None:

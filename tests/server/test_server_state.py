@@ -243,3 +243,11 @@ def test_a_jobs_own_document_and_its_scripts_numbers_are_kept_apart() -> None:
     assert reading.model
     assert reading.points[0].values == {"goodput": 99.0, "accuracy": 0.5}
     assert not journal.read(record(), known, [own]).model, "the same model once more is no news"
+
+
+def test_a_job_that_was_stalled_when_it_ended_is_not_stalled_any_more() -> None:
+    known = Known()
+    journal.read(record(), known, [{"kind": "event", "t": 1.0, "what": "stalled", "text": "no progress for 31 s"}])
+    assert known.stalled == "no progress for 31 s"
+    journal.read(record(), known, [{"kind": "end", "t": 2.0, "state": "stopped"}])
+    assert not known.stalled, "it may be paused: the next life is not the one that waited"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
-from stretto.train.consistency import PARTS, TENSORS, Consistency
+from stretto.train.consistency import PARTS, STATE, TENSORS, Consistency
 from stretto.train.reduce.checksum import checksum
 from stretto.train.sharing.optimizer_hooks import OptimizerHooks
 from stretto.train.sharing.shared import Shared
@@ -89,3 +91,21 @@ def test_one_bit_changes_a_checksum(dtype):
     before = checksum(tensor)
     tensor.view(torch.uint8)[777 % tensor.nbytes] = 1
     assert checksum(tensor) != before
+
+
+def test_a_long_history_costs_no_more_than_a_short_one_and_its_end_is_compared():
+    def told(values: list[float]) -> Any:
+        shared = Shared()
+        shared.add({"history": {"loss": values}})
+        hooks = OptimizerHooks(shared)
+        try:
+            consistency = Consistency(shared, hooks)
+            return consistency.checks(part=0, order="", changes={})[STATE], consistency.details(STATE, part=0)
+        finally:
+            hooks.close()
+
+    values = [0.5 * place for place in range(100_000)]
+    usual, details = told(values)
+    assert len(str(details)) < 2000
+    assert usual == told(list(values))[0]
+    assert usual != told([*values, 1.0])[0] and usual != told([*values[:-3], 1.0, *values[-2:]])[0]

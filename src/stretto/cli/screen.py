@@ -15,7 +15,8 @@ from rich.text import Text
 from stretto.core.text import quantity
 
 REFRESH_PER_S = 8
-QUIET_EVENTS = {"warning", "refused", "frozen", "hung", "silent", "died", "crashed", "stalled", "stuck", "fault", "interrupt"}
+QUIET_EVENTS = {"warning", "refused", "unreplaced", "frozen", "hung", "silent", "died", "crashed", "stalled", "stuck", "fault",
+                "interrupt"}
 """Events that are told even with --quiet."""
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red", "bright_cyan", "bright_green")
 

@@ -24,6 +24,8 @@ PARTS = 64
 """Exchanges until every byte was compared."""
 SMALL_BYTES = 1 << 12
 """Tensors up to this size in the states of schedulers, counters and the like are compared every time."""
+LONG, END = 256, 64
+"""Of a list with more entries, the length and the last ones are compared: a history grows with every step."""
 _SIMPLE = (bool, int, float, str, type(None))
 _MASK = (1 << 64) - 1
 
@@ -159,7 +161,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _plain(held) for key, held in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(held) for held in value]
+        shown = value if len(value) <= LONG else [f"{len(value)} entries", *value[-END:]]
+        return [_plain(held) for held in shown]
     if isinstance(value, set | frozenset):
         return sorted(map(str, value))
     if type(value) in _SIMPLE:

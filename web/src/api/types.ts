@@ -93,7 +93,7 @@ export interface EventPage {
 export interface Explanation {
   job: string;
   sentence: string;
-  constraint: "none" | "maximum" | "minimum" | "slots" | "pinned" | "wish" | "plan" | "autoscale" | "policy" | "guard" | "paused" | "starting" | "ended" | "quota" | "price" | "alarm" | "plain";
+  constraint: "none" | "maximum" | "minimum" | "slots" | "pinned" | "wish" | "plan" | "autoscale" | "refused" | "policy" | "guard" | "paused" | "starting" | "ended" | "quota" | "price" | "alarm" | "plain";
   competing: Competitor[];
   expected_start: number | null;
   expected_finish: number | null;

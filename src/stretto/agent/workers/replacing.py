@@ -78,8 +78,8 @@ class Replacing:
             agent.ending.fail(Failure(f"worker {worker.name} {why}, and it is not replaced any more ({bound}): "
                                       f"{quantity(rest, 'worker')} left, the job needs {least}", crash.traceback if crash else ""))
         else:
-            agent.recorder.event("warning", f"is not replaced any more ({bound}); `stretto scale` starts others",
-                                 worker=worker.name)
+            agent.recorder.event("unreplaced" if refused else "warning",
+                                 f"is not replaced any more ({bound}); `stretto scale` starts others", worker=worker.name)
 
 
 def kind_of(reason: str) -> str:

@@ -202,6 +202,9 @@ def _say_running(scene: Scene) -> Said:
         text = f"{name} has {has}{moving}: more have not been measured to bring elastic.autoscale.efficiency={bar}"
         wish = f"`stretto scale {record.id} {record.spec.elastic.max}`"
         return Said(text, "autoscale", ("a lower efficiency", "other measured speeds", wish))
+    if record.wanted >= most and scene.why == "refused":
+        text = f"{name} has {has}{moving}: workers that joined were refused; `stretto logs {record.id}` says why"
+        return Said(text, "refused", (f"`stretto scale {record.id} {record.spec.elastic.max}`, once the cause is gone",))
     if record.wanted >= most and scene.why == "wish":
         return Said(f"{name} has {has}{moving}: that is what was wished for", "wish", (f"`stretto scale {record.id} N`",))
     if record.wanted >= most:

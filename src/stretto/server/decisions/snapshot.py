@@ -23,8 +23,8 @@ START_PAUSE_S = 0.5
 
 
 def limits(record: Record, known: Known) -> tuple[int, int, str]:
-    """(fewest, most, why) for the policy: the job's own limits, narrowed by a plan, a pin, a wish, or what pays; a plain
-    process has its fewest only."""
+    """(fewest, most, why) for the policy: the job's own limits, narrowed by a plan, a pin, a wish, what pays, or what the job's
+    agent has refused; a plain process has its fewest only."""
     elastic = record.spec.elastic
     if not scales(record.spec):
         return elastic.min, elastic.min, "plain"
@@ -35,6 +35,8 @@ def limits(record: Record, known: Known) -> tuple[int, int, str]:
         return record.wish, record.wish, "pinned"
     if record.wish is not None:
         return elastic.min, max(elastic.min, min(elastic.max, record.wish)), "wish"
+    if known.refused_above is not None and known.refused_above < elastic.max:
+        return elastic.min, max(elastic.min, known.refused_above), "refused"
     if elastic.autoscale is not None and elastic.autoscale.efficiency is not None:
         speeds = {int(size): speed for size, speed in known.speeds.items()}
         bar = elastic.autoscale.efficiency

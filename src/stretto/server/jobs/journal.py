@@ -20,7 +20,7 @@ Of more, evenly spread ones are kept, the first and the last always. A look afte
 curve; one of many a second brings a few points."""
 MOST_EVENTS = 50
 TOLD = frozenset({"died", "frozen", "hung", "restarted", "warning", "refused", "straggler", "autoscale", "stalled", "unstalled",
-                  "stuck"})
+                  "stuck", "unreplaced"})
 """What agents tell that is worth an event of the server; the rest stays in the journal."""
 
 
@@ -59,11 +59,13 @@ def read(record: Record, known: Known, lines: Sequence[Mapping[str, Any]]) -> Re
         elif kind == "resume":
             known.rewind(dict(line))
         elif kind == "end":
-            known.end = _end(line)
+            known.end, known.stalled = _end(line), ""
         elif kind == "event" and str(line.get("what")) in TOLD and len(reading.drafts) < MOST_EVENTS:
             reading.drafts.append(_told(line))
         if kind == "event" and line.get("what") in ("stalled", "unstalled"):
             known.stalled = str(line.get("text") or "")[:1000] if line["what"] == "stalled" else ""
+        if kind == "event" and line.get("what") == "unreplaced" and known.workers:
+            known.refused_above = known.workers
     reading.points = _spread(reading.points)
     reading.lost = known.lost - lost
     return reading

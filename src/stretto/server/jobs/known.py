@@ -64,6 +64,8 @@ class Known:
     """Time of the last commit."""
     stalled: str = ""
     """Who waits where, while it makes no progress."""
+    refused_above: int | None = None
+    """Its workers when its agent gave up on more: those that joined were refused, and slots for them would be wasted."""
     report: dict[str, Any] = field(default_factory=dict)
     spark: Spark = field(default_factory=Spark)
     """Its loss curve in a few numbers."""
@@ -93,6 +95,7 @@ class Known:
                 self.offset = self.samples = 0
                 self.spark = Spark()
             self.life, self.run, self.workers, self.end, self.stalled = life, run, 0, None, ""
+            self.refused_above = None
             self.edges.clear()
             self.latest = {}
 
@@ -137,6 +140,8 @@ class Known:
         if step is None or t is None or workers is None:
             return None
         self.step, self.workers = step + 1, workers
+        if self.refused_above is not None and workers > self.refused_above:
+            self.refused_above = None
         self.epoch = _whole(line.get("epoch"))
         self.batch = _whole(line.get("batch")) or self.batch
         self.left = _whole(line.get("left"))

@@ -190,6 +190,7 @@ class Explanation(BaseModel):
         "wish",
         "plan",
         "autoscale",
+        "refused",
         "policy",
         "guard",
         "paused",
