@@ -134,3 +134,31 @@ def test_a_barrier_that_the_chief_never_comes_to_keeps_nobody_once_it_is_past(la
     run = launch(script("if not job.chief: job.barrier()", epochs=1), "--workers", "2")
     assert run.end() == 0, run.output()
     assert {one.workers for one in run.commits()} == {2}
+
+
+def test_a_worker_that_becomes_chief_and_lacks_the_chiefs_file_is_told_why(launch: Launch) -> None:
+    run = launch(script("""
+        if job.chief: log = open("train.csv", "w")
+        def trouble(step, place):
+            if job.chief: print(step, file=log)
+    """, epochs=50, pause_s=0.01), "--workers", "1:2", "--start", "2")
+    run.until_step(3)
+    os.kill(run.pids()["w0"], signal.SIGKILL)
+    assert run.end() == 1
+    assert "NameError: name 'log' is not defined (this worker became chief when the one before it went" in run.result["error"]
+
+
+def test_a_file_that_is_opened_where_it_is_used_survives_the_chief(launch: Launch, tmp_path: Path) -> None:
+    """As the porting page writes it."""
+    run = launch(script("""
+        log = None
+        def trouble(step, place):
+            global log
+            if job.chief and place == 0:
+                log = log or open("train.csv", "a" if job.step or job.resumed else "w")
+                print(step, file=log, flush=True)
+    """, epochs=20, pause_s=0.01), "--workers", "2")
+    run.until_step(3)
+    os.kill(run.pids()["w0"], signal.SIGKILL)
+    assert run.end() == 0, run.output()
+    assert {int(one) for one in lines(tmp_path / "train.csv")} == set(range(80))

@@ -41,8 +41,9 @@ def run_script(path: str, argv: Sequence[str]) -> int:
         if _failed_again(path, error):
             return 1
         shown = f"{_line(path, error)}{type(error).__name__}: {error}" if isinstance(error, UsageError) else traceback.format_exc()
-        print(shown, file=sys.stderr, flush=True)
-        _say("crash", tick=_tick(), type=type(error).__name__, text=str(error), traceback=traceback.format_exc(),
+        hint = _new_chief(error)
+        print(f"{shown}{hint}", file=sys.stderr, flush=True)
+        _say("crash", tick=_tick(), type=type(error).__name__, text=f"{error}{hint}", traceback=traceback.format_exc(),
              usage=isinstance(error, UsageError))
         return 1
     return 0
@@ -80,6 +81,17 @@ def _failed_again(path: str, error: BaseException) -> bool:
         return False
     _say("misplaced", text=text)
     return True
+
+
+def _new_chief(error: BaseException) -> str:
+    """A hint for the worker that has taken the chief's place in the middle of its script, and lacks what the chief had made."""
+    job = jobs.current()
+    if not isinstance(error, NameError | AttributeError) or job is None or job._team.group is None:
+        return ""
+    if not job.chief or job._team.early.chief:
+        return ""
+    return (" (this worker became chief when the one before it went, so what `if job.chief:` makes at the top of the script is not "
+            "here: make it where it is used, for instance `log = log or open(path, 'a')`)")
 
 
 def _line(path: str, error: BaseException) -> str:
