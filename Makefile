@@ -22,7 +22,7 @@ PEERS := $(VENV)/.peers
 BENCHMARKS := overhead exchange rescale start checkpoint resume policies server sharing dashboard noise straggler autoscale hosts
 
 .PHONY: help setup test-deps web pins lint format test test-long demo experiments bench bench-page clean \
-        test-core test-page test-again test-chaos test-exits test-sim test-durability test-hosts test-hosts-core test-hosts-chaos test-fuzz test-server-chaos test-ordinary test-programs \
+        test-core test-slow test-page test-again test-chaos test-exits test-sim test-durability test-hosts test-hosts-core test-hosts-chaos test-fuzz test-server-chaos test-ordinary test-programs \
         $(addprefix bench-,$(BENCHMARKS))
 
 help:
@@ -65,10 +65,15 @@ lint: setup  ## ruff, pyright, import-linter
 format: setup  ## let ruff fix what it can
 	$(VENV)/bin/ruff check --fix .
 
-test: test-core test-page  ## the suite: about 15 minutes on two cores; says what it skipped and why
+test: test-core test-page  ## the suite: about 10 minutes on two cores; says what it skipped and why
+
+SUITE := $(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test-core: setup
-	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder -m 'not hosts and not long and not page' $(ARGS)
+	$(SUITE) -m 'not hosts and not slow and not long and not page' $(ARGS)
+
+test-slow: setup  ## what takes too long for `make test`; CI runs it
+	$(SUITE) -m 'slow and not hosts and not long and not page' $(ARGS)
 
 test-page: setup
 	$(PYTEST) -m 'page and not long' tests/page
@@ -89,7 +94,7 @@ test-ordinary: setup  ## ordinary scripts under joins, kills and resumes: each e
 	STRETTO_ORDINARY_SEEDS=$(or $(N),0) $(PYTEST) -n $(JOBS) --timeout 600 -m long tests/ordinary $(ARGS)
 
 test-programs: setup  ## N=200 random training scripts under random schedules, from seed SEED: the same rule
-	STRETTO_PROGRAMS=$(or $(N),200) STRETTO_PROGRAMS_SEED=$(or $(SEED),0) $(PYTEST) -n $(JOBS) --timeout 600 tests/ordinary/test_programs.py $(ARGS)
+	STRETTO_PROGRAMS=$(or $(N),200) STRETTO_PROGRAMS_SEED=$(or $(SEED),0) $(PYTEST) -n $(JOBS) --timeout 600 -m 'not slow and not long' tests/ordinary/test_programs.py $(ARGS)
 
 test-sim: setup  ## SEEDS=20000 seeds of the simulated roster protocol
 	$(PY) -m stretto.simulation.rosters --seeds $(or $(SEEDS),20000) $(ARGS)

@@ -117,6 +117,7 @@ def test_a_death_changes_the_batch_and_every_sample_is_still_in_one_step(launch:
     assert again.result["digest"] == run.result["digest"]
 
 
+@pytest.mark.slow
 def test_an_adaptive_run_is_replayed_to_its_digest_on_other_workers(launch: Launch):
     text = script(policy="stretto.Adaptive(start=16, at_most=256)", rule="stretto.AdaScale()", epochs=5, samples=2048,
                   pause_s=0.002)
@@ -186,6 +187,7 @@ def test_a_slow_worker_is_left_alone_if_that_is_asked_for(launch: Launch):
     assert not run.events("straggler")
 
 
+@pytest.mark.slow
 def test_a_very_slow_worker_is_replaced_when_its_successor_is_ready(launch: Launch, tmp_path: Path):
     very = """
     def trouble(step, x):
@@ -210,6 +212,7 @@ def test_a_job_that_scales_well_grows_by_itself_and_says_why(launch: Launch):
     assert "1 to 2 workers: trying 2 workers" in told
 
 
+@pytest.mark.slow
 def test_a_job_that_scales_badly_goes_back_by_itself(launch: Launch):
     serial = """
     lock = open(os.path.join(os.environ["STRETTO_RUN"], "lock"), "w")
@@ -319,6 +322,7 @@ def test_a_step_that_does_not_fit_into_memory_is_computed_again_in_parts(launch:
     assert again.result["digest"] == run.result["digest"]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_out_of_memory_is_replayed_to_its_digest(launch: Launch):
     text = script(TIGHT, policy="stretto.Adaptive(start=64, at_most=64)", rule="stretto.AdaScale()", epochs=1)
     run = launch(text, "--workers", "1", name="first")

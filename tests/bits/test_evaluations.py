@@ -50,6 +50,7 @@ def compare(run: Launched, folder: Path, expected: dict[Any, Any]) -> dict[tuple
     return found
 
 
+@pytest.mark.slow
 def test_workers_that_die_and_join_during_evaluations_find_what_one_process_finds(launch: Launch, tmp_path: Path) -> None:
     run = launch(SCRIPT.read_text(), "--workers", "3", args=(str(tmp_path), "after", "w1:1:1", "w0:2:2"))
     found = compare(run, tmp_path, reference("after"))

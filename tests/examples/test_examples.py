@@ -39,7 +39,7 @@ def _elastic(example: str, workers: str, runs: Path) -> str:
     return result["digest"]
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize("example", [pytest.param(name, marks=[] if name == "digits" else pytest.mark.slow) for name in EXAMPLES])
 def test_an_example_ends_with_one_digest_on_any_number_of_workers(example: str, tmp_path: Path) -> None:
     digests = {workers: _elastic(example, workers, tmp_path) for workers in ("1", "2", "3")}
     assert digests == dict.fromkeys(digests, _plain(example))

@@ -147,6 +147,7 @@ def test_a_user_where_etcd_has_none_is_told_so(near: Callable[..., Job], tmp_pat
 # ---- TLS
 
 
+@pytest.mark.slow
 def test_two_agents_train_through_an_etcd_that_asks_for_client_certificates(near: Callable[..., Job], sealed: tuple) -> None:
     process, own, _ = sealed
     one = near(f"etcds://{process.endpoint}", epochs=300)

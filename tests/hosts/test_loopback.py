@@ -132,6 +132,7 @@ time.time = lambda: real() + (3600.0, -3600.0, 0.0, 1e6)[int(monotonic() * 4) % 
 """
 
 
+@pytest.mark.slow
 def test_clocks_that_jump_by_hours_cost_no_lease_and_no_step(near: Callable[..., Job], tmp_path: Path) -> None:
     folder = tmp_path / "jumping"
     folder.mkdir()

@@ -22,7 +22,7 @@ from stretto.server.jobs.work import NEVER_JOINED
 pytestmark = [pytest.mark.timeout(1800)]
 
 SCRIPT = Path(__file__).with_name("train_small.py")
-CHAOS_S = float(os.environ.get("STRETTO_SERVER_CHAOS_S", "90"))
+CHAOS_S = float(os.environ.get("STRETTO_SERVER_CHAOS_S", "60"))
 GUARD_S = 600.0
 """Only against hanging for ever: the machine may be busy."""
 
@@ -166,8 +166,9 @@ def _children(pid: int) -> list[int]:
 
 
 @pytest.mark.timeout(0)
+@pytest.mark.slow
 def test_kills_of_workers_agents_and_the_server_at_random_change_no_digest(tmp_path: Path) -> None:
-    """STRETTO_SERVER_CHAOS_S seconds of it: 90 in the suite, 600 by `make test-server-chaos`."""
+    """STRETTO_SERVER_CHAOS_S seconds of it: 60 in CI, 600 by `make test-server-chaos`."""
     seed = int(os.environ.get("STRETTO_SEED", "1"))
     chance = random.Random(seed)
     epochs = 20
@@ -205,9 +206,10 @@ def test_kills_of_workers_agents_and_the_server_at_random_change_no_digest(tmp_p
             ended = client.job(one)
             assert (ended.state, ended.digest) == ("finished", expected), f"seed {seed}: {ended.error}"
             assert ended.samples_lost == 0
-        print(f"{len(made)} jobs, kills {kills}, seed {seed}")
+        resizes = sum(client.job(one).resizes for one in made)
+        print(f"{len(made)} jobs, kills {kills}, {resizes} changes of size, seed {seed}")
         assert sum(kills.values()) > 3, "a control: there was chaos"
-        assert sum(client.job(one).resizes for one in made) > 0, "a control: jobs were resized"
+        assert resizes > 0, "a control: jobs were resized"
         client.close()
         until(lambda: not left_over(made), what="nothing is left over", timeout_s=GUARD_S)
 
@@ -216,7 +218,7 @@ def _feed(client: Client, made: list[str], epochs: int) -> list[str]:
     living = [one for one in made if not client.job(one).state.ended]
     if len(living) < 3:
         name = f"chaos-{len(made)}"
-        made = [*made, client.submit(real(name, epochs=epochs, pause_s=0.02, restarts=100), key=name).id]
+        made = [*made, client.submit(real(name, epochs=epochs, pause_s=0.05, restarts=100), key=name).id]
     return made
 
 

@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._dynamo  # what every optimizer imports when it is made: once for all the forks below
 from launching import environment
+
+import stretto.train.job  # noqa: F401
 
 HEAD = """
 import sys, torch, torch.nn as nn, torch.nn.functional as F

@@ -150,11 +150,13 @@ def test_what_a_script_does_around_its_loops_is_not_done_twice_by_who_joins(laun
     join_and_kill(launch, script(), where, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["epoch", *(pytest.param(place, marks=pytest.mark.long) for place in PLACES[1:])])
 def test_what_a_script_does_around_its_loops_is_not_done_twice_after_a_resume(launch, tmp_path, where):
     kill_and_resume(launch, script(), where, tmp_path)
 
 
+@pytest.mark.slow
 def test_large_tensors_that_were_changed_on_the_way_are_received_again(launch, tmp_path):
     """The averaged model is too large for a copy: the others send it once more."""
     join_and_kill(launch, script(width=4096, update=True), "epoch", tmp_path)
