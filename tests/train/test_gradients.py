@@ -195,7 +195,18 @@ def test_plain_values_are_shared_as_they_are():
 @pytest.mark.parametrize(("body", "words"), [
     ("job.share(best={'run': object()})", ["best.run", "object"]),
     ("job.share(best=0.5)", ["float", "job.state.best = …"]),
-    ("job.state.missing", ["no 'missing'", "job.state.missing = 0"]),
+    ("job.state.when = object()", ["job.state.when is a", "plain values"]),
+    ("model = nn.Linear(6, 3); job.share(model=model); job.state.best = model.state_dict()",
+     ["job.state.best holds the tensors of `model` themselves", "copy.deepcopy(model.state_dict())"]),
+    ("""
+     model, best = nn.Linear(6, 3), {}
+     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+     job.share(model=model, optimizer=optimizer, best=best)
+     for step in job.loader(TensorDataset(x, y), batch_size=16):
+         for a, b in step: F.cross_entropy(model(a), b).backward()
+         optimizer.step(); optimizer.zero_grad()
+         best["weights"] = model.state_dict()
+     """, ["best holds the tensors of `model` themselves"]),
 ])
 def test_what_cannot_be_shared_is_refused_with_the_fix(body, words):
     from test_alone import run

@@ -376,6 +376,7 @@ class Job:
                               "worker brings its part (use `continue` instead of `break`)")
         gradients = self._reducer.gradients if self._reducer is not None else None
         self._settings.check()
+        self._shared.check_plain()
         if gradients is not None and self._flags != self._trainable():
             self._prepare_gradients()
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+import torch
 
 from stretto.core.errors import ScriptError
 
@@ -30,8 +33,10 @@ class State:
     Newcomers and resumed workers get them with the rest of the shared state; `job.digest()` includes them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, check: Callable[[str, Any], None]) -> None:
+        """`check` refuses a value that cannot be shared, when it is set: later the line would not be known."""
         object.__setattr__(self, "_values", {})
+        object.__setattr__(self, "_check", check)
 
     def __getattr__(self, name: str) -> Any:
         values: dict[str, Any] = object.__getattribute__(self, "_values")
@@ -40,6 +45,7 @@ class State:
         raise AttributeError(f"job.state has no {name!r}: set it before training, for instance `job.state.{name} = 0`")
 
     def __setattr__(self, name: str, value: Any) -> None:
+        self._check(f"job.state.{name}", value)
         self._values[name] = value
 
     def __delattr__(self, name: str) -> None:
@@ -63,3 +69,12 @@ def plain(name: str, values: dict[Any, Any]) -> PlainState:
         if not isinstance(key, str | int):
             raise ScriptError(f"job.share({name}={{…}}) has the key {key!r}: keys of shared dictionaries are texts or integers")
     return PlainState(values)
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Tensors in dictionaries within dictionaries, as state_dict() gives them. Lists are not looked through: histories are long."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for held in value.values():
+            yield from tensors_in(held)

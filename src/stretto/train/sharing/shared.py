@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from stretto.core.errors import ScriptError
-from stretto.train.sharing.plain_state import PlainState, State, plain
+from stretto.train.sharing.plain_state import PlainState, State, plain, tensors_in
 from stretto.train.sharing.state import digest, flatten, load, spec, unflatten
 
 STATE = "job.state"
@@ -22,7 +22,7 @@ class Shared:
 
     def __init__(self) -> None:
         self.objects: dict[str, Any] = {}
-        self.state = State()
+        self.state = State(self._check_value)
 
     def add(self, objects: dict[str, Any]) -> None:
         for name, one in objects.items():
@@ -38,6 +38,26 @@ class Shared:
                     f"methods; for one number write job.state.{name} = …"
                 )
             self.objects[name] = one
+
+    def _check_value(self, name: str, value: Any) -> None:
+        flatten(value, where=name)
+        self._check_copies(name, value)
+
+    def check_plain(self) -> None:
+        """At every boundary: what the script has put into shared dictionaries."""
+        for name, one in self.objects.items():
+            if isinstance(one, PlainState):
+                self._check_copies(name, one.values)
+
+    def _check_copies(self, name: str, value: Any) -> None:
+        """Refuses the tensors of a shared module or optimizer themselves: they go on changing here, and would not on a newcomer."""
+        held = {tensor.data_ptr() for tensor in tensors_in(value) if tensor.numel()}
+        if not held:
+            return
+        for other, one in self.objects.items():
+            if any(tensor.data_ptr() in held for tensor in _own_tensors(one)):
+                raise ScriptError(f"{name} holds the tensors of `{other}` themselves, not copies: they go on changing here, and "
+                                  f"would not on a worker that joins; write copy.deepcopy({other}.state_dict())")
 
     @property
     def modules(self) -> list[tuple[str, torch.nn.Module]]:
@@ -132,6 +152,15 @@ class Shared:
                 optimizer.param_groups.clear()
                 for places, held in zip(wanted, states[name]["param_groups"], strict=True):
                     optimizer.add_param_group({**held, "params": [parameters[place] for place in places]})
+
+
+def _own_tensors(one: Any) -> Iterator[torch.Tensor]:
+    """Of a module or an optimizer, without its state_dict(), which costs more."""
+    if isinstance(one, torch.nn.Module):
+        yield from one.parameters()
+        yield from one.buffers()
+    elif isinstance(one, torch.optim.Optimizer):
+        yield from tensors_in(one.state)
 
 
 def _places(skeleton: Any, path: str) -> Iterator[tuple[str, int]]:
