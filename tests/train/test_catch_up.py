@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from launching import environment, gone, stretto
@@ -171,3 +172,17 @@ def test_large_tensors_that_were_changed_on_the_way_are_read_again_after_a_resum
 @pytest.mark.parametrize("happens", [join_and_kill, kill_and_resume])
 def test_epochs_counted_by_range_come_out_the_same(launch, tmp_path, happens):
     happens(launch, script(loop="range(4)"), "top,epoch,after,end", tmp_path)
+
+
+@pytest.mark.parametrize(("loaders", "active"), [
+    ([(5, 0), (5, 0)], 0), ([(5, 3), (5, 0)], 0), ([(6, 0), (5, 0)], 1), ([(6, 0), (5, 1)], 1), ([(6, 0), (6, 0)], 0),
+])
+def test_a_checkpoint_of_the_first_version_goes_on_in_the_loader_that_it_was_in(loaders, active):
+    """It has the places of both loaders, and not which of them was swept."""
+    from stretto.train.admission import Admission
+
+    made = [SimpleNamespace(number=number, train=train) for number, train in enumerate((True, True, False))]
+    admission = Admission(SimpleNamespace(_loaders=made, _team=SimpleNamespace()), carried=None)
+    place = {"step": 30, "loaders": [{"epoch": epoch, "step": step} for epoch, step in [*loaders, (0, 2)]]}
+    assert admission._trained(place) == active
+    assert admission._trained({**place, "step": 0}) is None

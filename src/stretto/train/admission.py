@@ -201,13 +201,19 @@ class Admission:
         job = self._job
         self._apply(place)
         job._notes = {"save": place["save"]} if place["save"] else {}
-        trained = next((loader.number for loader in job._loaders if loader.train), None)
-        active = place.get("active", trained if place["step"] else None)
+        active = place["active"] if "active" in place else self._trained(place)
         if active is not None:
             job._active = active
             job._catch_up = CatchUp(lambda: job._shared.flatten(self.place(catching_up=True)), loader=active,
                                     variables=place.get("variables", {}), attributes=place.get("attributes", {}))
         return int(place["tick"])
+
+    def _trained(self, place: dict[str, Any]) -> int | None:
+        """The loader whose loop the job was in, which version 0.1 did not write: one that has begun, or the next of those that have
+        not had this epoch."""
+        pairs = zip(self._job._loaders, place["loaders"], strict=False)
+        training = [(not held["step"], held["epoch"], loader.number) for loader, held in pairs if loader.train]
+        return min(training)[2] if training and place["step"] else None
 
     def _apply(self, place: dict[str, Any]) -> None:
         job = self._job
