@@ -189,3 +189,27 @@ def test_an_attribute_that_was_set_once_is_refused_at_a_resume_too(launch, tmp_p
     done = stretto("resume", "--runs", str(run.folder.path.parent), "--quiet", "job", cwd=tmp_path)
     assert done.returncode != 0
     assert "model.2.p is 0.1 on the job and 0.5 on this worker" in done.stdout + done.stderr
+
+
+LAST = {
+    "an attribute that was set once": (script(epoch=f"{STAGED}\n    BEREFT"), "model.2.p is 0.1 on the job and 0.5 on this worker"),
+    "a count that stops the script": (
+        script(setup="bad = 0", epoch="BEREFT", end="\n    bad += 1\n    if bad >= 4:\n        break"),
+        "`bad` is 0 here and 1 in the job"),
+}
+
+
+@pytest.mark.parametrize("case", LAST)
+def test_a_newcomer_that_differs_and_is_the_last_one_left_stops_the_job(launch, tmp_path, case):
+    """Everybody that it could be compared with died after it had the state and before its first exchange."""
+    text, words = LAST[case]
+    pid = tmp_path / "pid"
+    kill = f"os.path.exists('{pid}') and (os.kill(int(open('{pid}').read()), 9), os.remove('{pid}'))"
+    run = launch(text.replace("BEREFT", f"WORKER == 'w1' and {kill}"), "--workers", "1:2", "--max-restarts", "0")
+    run.until_step(8)
+    pid.write_text(str(run.pids()["w0"]))
+    run.ask("scale", workers=2)
+    assert run.end() != 0, run.output()
+    assert not pid.exists() and words in run.output(), run.output()
+    assert "Traceback" not in run.output()
+    assert {commit.workers for commit in run.commits()} == {1} and len(run.commits()) < 20, "it has committed nothing alone"

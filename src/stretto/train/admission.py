@@ -46,7 +46,9 @@ class Admission:
         self._made: dict[str, Any] = {}
         """Attributes of the shared modules as the script made them."""
         self._attributes: Mapping[str, Any] = {}
-        """As the job had them when it was saved, until the first training pass after a resume."""
+        """As the job had them where this worker got its state, until they have been compared."""
+        self._unlike = ""
+        """What differs from them here."""
         self.newcomer = False
         """Others hold the state as well: this worker is not needed."""
         self.reload: Callable[[], dict[str, Any]] | None = None
@@ -240,8 +242,7 @@ class Admission:
         def load(skeleton: Any, tensors: list[torch.Tensor]) -> None:
             self._apply(job._shared.load(skeleton, tensors))
 
-        if not self.newcomer:  # a newcomer compares with the others in its first exchange
-            self._attributes = catch_up.attributes
+        self._attributes = catch_up.attributes
         intact = catch_up.finish(load)
         if not intact and self.reload is not None:
             self._apply(self.reload())
@@ -249,18 +250,32 @@ class Admission:
         self.reload = None
 
     def begin_pass(self) -> None:
-        """Before the first training pass after a resume: attributes of modules that the job had set, and that are still as the
-        script has made them, were set by code that will not run again."""
-        given, self._attributes = self._attributes, {}
-        if not given:
+        """Before this worker's first training pass: attributes of modules that the job had set, and that are still as the script
+        has made them, were set by code that will not run again.
+
+        A newcomer is compared with members that were there before, in the exchange, which names both. It is refused here only if
+        all of them are gone.
+        """
+        if not self._attributes:
             return
+        self._unlike = self._left_behind(self._attributes)
+        group = self._job._team.group
+        if not self.newcomer or group is None or group.size == 1:
+            self.compared(with_older=False)
+
+    def compared(self, *, with_older: bool) -> None:
+        """An exchange has found this worker equal to the others. Where none of them is older, nobody knows what the job had set
+        but the state that it sent."""
+        if self._unlike and not with_older:
+            raise ScriptError(f"{self._unlike}: it was set by code that has not run here. {SET_AGAIN}")
+        self._attributes, self._unlike = {}, ""
+
+    def _left_behind(self, given: Mapping[str, Any]) -> str:
         made, now = self._made, self._job._consistency.attributes()
         left = {path: {key: value for key, value in held.items() if now.get(path, {}).get(key) == made.get(path, {}).get(key)}
                 for path, held in given.items()}
         own = {path: {key: now.get(path, {}).get(key) for key in held} for path, held in left.items()}
-        wrong = first_difference([left, own], ["the job", "this worker"])
-        if wrong:
-            raise self.refusal(f"{wrong}: it was set by code that has not run here. {SET_AGAIN}")
+        return first_difference([left, own], ["the job", "this worker"])
 
     def _variables(self, *, arriving: bool = False) -> dict[str, Any]:
         return variables(self._job._shared.objects, [loader.changes for loader in self._job._loaders], arriving=arriving)

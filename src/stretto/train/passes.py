@@ -195,6 +195,8 @@ class Passes:
         preambles = [Preamble.decode(text) for text in exchange.tell(mine.encode())]
         verdict = judge(preambles, tick=self._job._team.seat.tick or 0)
         if not (verdict.misplaced or verdict.scattered or verdict.differing):
+            if mine.checks:
+                self._job._admission.compared(with_older=any(one.joined < mine.joined for one in preambles))
             return
         workers = list(exchange.group.roster.workers)
         places = places_text(preambles, workers)
