@@ -192,7 +192,8 @@ def test_an_attribute_that_was_set_once_is_refused_at_a_resume_too(launch, tmp_p
 
 
 LAST = {
-    "an attribute that was set once": (script(epoch=f"{STAGED}\n    BEREFT"), "model.2.p is 0.1 on the job and 0.5 on this worker"),
+    "an attribute that was set once": (
+        script(epoch=STAGED).replace("for a, b", "BEREFT\n        for a, b"), "model.2.p is 0.1 on the job and 0.5 on this worker"),
     "a count that stops the script": (
         script(setup="bad = 0", epoch="BEREFT", end="\n    bad += 1\n    if bad >= 4:\n        break"),
         "`bad` is 0 here and 1 in the job"),
