@@ -10,12 +10,14 @@ import hashlib
 import importlib.util
 import os
 import sys
-from types import CodeType
+from collections.abc import Iterator
+from types import CodeType, ModuleType
 from typing import Any
 
 from stretto.core.source import CODE_OF
 from stretto.train.script_variables import LIBRARIES, script_frames
 
+MAIN = ("__main__", "__mp_main__")
 MOST = 100
 """Modules that are looked at."""
 
@@ -26,28 +28,32 @@ def code_terms() -> dict[str, str]:
     python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
     found = {f"{CODE_OF}{os.path.basename(frame.f_code.co_filename)} ({python})": _hash(frame.f_code)
              for frame in script_frames() if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__"}
-    for name, module in sorted(sys.modules.items()):
-        code = _own_code(name, module) if len(found) <= MOST else None
+    for name, path in sorted(_own_modules())[:MOST]:
+        code = _code(name, path)
         if code is not None:
             found[f"{CODE_OF}the module {name} ({python})"] = _hash(code)
     return found
 
 
-def _own_code(name: str, module: Any) -> CodeType | None:
-    """Of a module of the script's own: as its file is now, so a change within the seconds since its import is not seen."""
-    path = os.path.abspath(str(getattr(module, "__file__", None) or ""))
-    if name == "__main__" or not path.endswith(".py") or path.startswith(LIBRARIES) or not path.startswith(_folders()):
-        return None
+def _own_modules() -> Iterator[tuple[str, str]]:
+    """Names and files. Most of thousands of modules are libraries: told from the beginning of their paths, before anything else."""
+    folders = tuple(os.path.join(os.path.abspath(folder), "") for folder in (os.path.dirname("".join(sys.argv[:1])), "."))
+    for name, module in list(sys.modules.items()):
+        path = vars(module).get("__file__") if isinstance(module, ModuleType) else None  # a lazy module would import itself
+        if isinstance(path, str) and path.endswith(".py") and name not in MAIN and not path.startswith(LIBRARIES):
+            path = os.path.abspath(path)
+            if path.startswith(folders) and not path.startswith(LIBRARIES):
+                yield name, path
+
+
+def _code(name: str, path: str) -> CodeType | None:
+    """As the file is now: a change within the seconds since its import is not seen."""
     try:
         spec = importlib.util.spec_from_file_location(name, path)
         loader: Any = spec.loader if spec is not None else None
         return loader.get_code(name)
     except (OSError, SyntaxError, ValueError, ImportError, AttributeError):
         return None
-
-
-def _folders() -> tuple[str, ...]:
-    return tuple(os.path.join(os.path.abspath(folder), "") for folder in (os.path.dirname(sys.argv[0] or "."), os.getcwd()))
 
 
 def _hash(code: CodeType) -> str:
