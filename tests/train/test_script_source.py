@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stretto.train import script_source, script_variables
+from stretto.train import script_reads, script_source, script_variables
 
 LOOP = """
 def main():
@@ -97,6 +97,9 @@ def test_counters_of_enumerate_and_objects_that_decide_are_found(deciding):
     ("for name, p in named:\n    loss = loss_of(p)", []),
     ("with amp():\n    for p in ps:\n        reg = p.sum()", []),
     ("total += loss", []),
+    ("if index % 4 == 0:\n    slope = grad(x)\n    loss = loss_of(slope)", []),
+    ("if index % 4 == 0:\n    loss = loss_of(slope)\n    slope = grad(x)", ["slope"]),
+    ("if x is None:\n    continue\nelse:\n    out = net(x)\nuse(out)", []),
 ])
 def test_what_a_loop_over_slices_carries_is_found(body, names):
     path = f"<{body}>"
@@ -114,3 +117,38 @@ def test_a_script_beside_the_package_is_a_script() -> None:
              frames.setdefault(path, {"look": script_variables.script_frames}))
     first, second = frames
     assert first in frames[first]["found"] and second not in frames[second]["found"]
+
+
+@pytest.mark.parametrize(("parts", "names"), [
+    ({"loss": "f(model(x), target(x))", "after": "for a, b in pairs(target, model):\n    a.lerp_(b, 0.1)"}, {"target"}),
+    ({"after": "for a, b in pairs(average, model):\n    a.data = b.data"}, {"average"}),
+    ({"after": "if step.index % 8 == 0:\n    target.load_state_dict(model.state_dict())"}, {"target"}),
+    ({"loss": "(f(model(x), y) * weights[y]).sum()", "after": "weights[step.gathered['y']] = 0"}, {"weights"}),
+    ({"loss": "f(model(x), y) * beta", "epoch": "beta = g(epoch)"}, {"beta"}),
+    ({"after": "norms.append(norm)\nclip_grad_norm_(model.parameters(), np.percentile(norms, 10))"}, {"norms"}),
+])
+def test_what_the_loop_over_the_steps_trains_with_is_found(parts, names):
+    assert names <= taken(source(**parts))
+
+
+def test_what_decides_through_other_variables_and_in_functions_is_found():
+    text = source(loss="loss_of(x, beta)").replace("            for x", "            beta = anneal(count)\n            for x")
+    assert {"count", "self.level"} <= taken(text + "\ndef loss_of(x, beta):\n    return f(x) * beta * self.level\n")
+
+
+@pytest.mark.parametrize("parts", [
+    {"slice": "if verbose:\n    print(loss)"},
+    {"slice": "confusion[y] += 1", "after": "optimizer.step()\nprint(confusion.sum())"},
+    {"slice": "step.log(loss=loss, scale=scale)"},
+    {"after": "optimizer.step()\nmean = sum(window) / len(window)\nbar.set_postfix(mean=mean)"},
+    {"epoch": "started = time()", "after": "optimizer.step()\nspent = time() - started"},
+])
+def test_what_it_only_shows_is_not(parts):
+    assert not taken(source(**parts)) & {"verbose", "confusion", "scale", "window", "started"}
+
+
+def taken(text: str) -> set[str]:
+    path = f"<{text}>"
+    linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+    line = next(number for number, line in enumerate(text.splitlines(), 1) if "for step in data" in line)
+    return set(script_reads.taken(path, line))

@@ -1,21 +1,23 @@
 """Notices state that a script carries from slice to slice by itself, where nobody would share or repeat it.
 
-Two kinds are looked for in the first passes: variables that the loop over the slices uses before it sets them and that hold tensors
-(the hidden state of truncated back-propagation through time), and random generators of the script's own that the slices draw from.
+Looked for in the first passes: variables that the loop over the slices uses before it sets them and that hold tensors (the hidden
+state of truncated back-propagation through time), random generators of the script's own that the slices draw from, and tensors that
+they write to: shared parameters, and the script's own that they read as well.
 What a module keeps in plain attributes is not seen.
 """
 
 from __future__ import annotations
 
 import os
-import random
-import sys
+from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import Any
 
 import torch
 
 from stretto.core.errors import ScriptError
-from stretto.train import script_source
+from stretto.train import script_reads, script_source
+from stretto.train.script_objects import describe, drawn, is_array, is_generator, storages
 from stretto.train.script_variables import script_frames
 
 PASSES = 3
@@ -25,7 +27,10 @@ PASSES = 3
 class HiddenState:
     """Watches the first training passes of a process."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Callable[[], Mapping[str, torch.nn.Module]]) -> None:
+        """`modules` are the shared ones."""
+        self._modules = modules
+        self._tensors: dict[str, tuple[torch.Tensor, str]] = {}
         self._passes = 0
         self._line: tuple[str, int] | None = None
         self._names: list[str] = []
@@ -39,7 +44,8 @@ class HiddenState:
         if frame is None:
             return
         if self._generators is None:
-            self._generators = {name: (one, _drawn(one)) for name, one in _generators().items()}
+            self._generators = {name: (one, drawn(one)) for name, one in _generators().items()}
+            self._tensors = {name: (one, describe(one)) for name, one in self._read_by(frame).items()}
         line = (frame.f_code.co_filename, frame.f_lineno)
         if line != self._line:
             self._line, self._names = line, script_source.carried_at(*line)
@@ -54,12 +60,34 @@ class HiddenState:
         if not train or self._passes >= PASSES:
             return
         self._passes += 1
+        self._unchanged()
         watched, self._generators = self._generators or {}, None
         for name, (generator, before) in watched.items():
-            if _drawn(generator) != before:
+            if drawn(generator) != before:
                 raise ScriptError(f"the slices draw from `{name}`, a random generator of the script's own "
                                   f"({type(generator).__name__}): what it gives depends on how many slices this worker computed; "
                                   "draw from torch, numpy.random or random instead, which are seeded for every slice")
+
+    def _read_by(self, frame: FrameType) -> dict[str, Any]:
+        """Shared parameters, and tensors and arrays of the script's own that the slices read."""
+        modules = self._modules()
+        shared = {f"{name}.{path}": parameter for name, module in modules.items() for path, parameter in module.named_parameters()}
+        memory = storages(tensor for module in modules.values() for tensor in (*module.parameters(), *module.buffers()))
+        values = {**frame.f_globals, **frame.f_locals}
+        own = {name: values[name] for name in script_reads.taken(frame.f_code.co_filename, frame.f_lineno) if name in values}
+        return shared | {name: one for name, one in own.items()
+                         if (isinstance(one, torch.Tensor) or is_array(one)) and describe(one, shared=memory)}
+
+    def _unchanged(self) -> None:
+        """The slices have not written to what they read."""
+        tensors, self._tensors = self._tensors, {}
+        for name, (tensor, before) in tensors.items():
+            if describe(tensor) != before:
+                cure = ("set it from a batch before training" if isinstance(tensor, torch.nn.Parameter) else
+                        "collect its rows with step.gather and write them after the loop over the slices, and share it: "
+                        f'`job.share(kept={{"{name}": {name}}})`')
+                raise ScriptError(f"`{name}` was written to inside the loop over the slices, which read it: the slices of a step "
+                                  f"may be on different workers, so what one writes the others do not see; {cure}")
 
 
 def _carries(value: Any) -> bool:
@@ -75,25 +103,6 @@ def _generators() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for frame in script_frames():
         for name, value in [*frame.f_globals.items(), *frame.f_locals.items()]:
-            if _is_generator(value):
+            if is_generator(value):
                 found.setdefault(name, value)
     return found
-
-
-def _is_generator(value: Any) -> bool:
-    if isinstance(value, torch.Generator):
-        return value is not torch.default_generator
-    if type(value) is random.Random:
-        return True
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.random.Generator | numpy.random.RandomState)
-
-
-def _drawn(generator: Any) -> Any:
-    """Something that changes with every number that is drawn."""
-    if isinstance(generator, torch.Generator):
-        return bytes(generator.get_state().cpu().numpy())
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    state = generator.get_state(legacy=False) if hasattr(generator, "get_state") else generator.bit_generator.state
-    return repr(state)

@@ -56,7 +56,7 @@ class Passes:
         """The step after which a digest was taken, and the digest; compared in the next exchange."""
         self.resend = False
         """The state that was given was changed on the way to the first step: it is asked for once more."""
-        self._hidden = HiddenState()
+        self._hidden = HiddenState(lambda: dict(job._shared.modules))
 
     def run(self, step: Step) -> Iterator[Any]:
         """This worker's slices, again from the start whenever the roster breaks, until the pass has happened."""

@@ -17,8 +17,9 @@ from typing import Any
 
 import torch
 
-from stretto.train import script_source
+from stretto.train import script_reads, script_source
 from stretto.train.data.changes import Changes, plain_attributes, within
+from stretto.train.script_objects import GENERATOR, MODULE, describe, storages
 
 _PLAIN = (bool, int, float, str, type(None))
 LIBRARIES = tuple({os.path.join(folder, "") for folder in (
@@ -28,7 +29,11 @@ LIBRARIES = tuple({os.path.join(folder, "") for folder in (
 MOST = 200
 """Variables that are looked at."""
 ENTRIES = 64
-"""Of longer lists only the length is compared."""
+"""Longer lists are compared as objects."""
+LONG = 160
+"""Characters of a value that a message shows."""
+UNREGISTERED, UNSAVED = "kept in a plain attribute: ", "a buffer with persistent=False: "
+"""Before descriptions of tensors of shared modules that newcomers do not get."""
 
 
 def script_frames() -> Iterator[FrameType]:
@@ -47,15 +52,22 @@ def variables(shared: Mapping[str, Any], datasets: Iterable[Changes], *, arrivin
     Of a dataset with methods that change it these are the attributes that the script has changed; of one on a worker that is
     `arriving`, and may have changed less, all.
     """
+    datasets = list(datasets)
     read = {id(one): changes for changes in datasets for one in within(changes.dataset)}
     known = {id(one) for one in shared.values()} | {id(getattr(one, "values", None)) for one in shared.values()}
+    memory = _memory(shared)
     found: dict[str, Any] = {}
     for frame in script_frames():
         path, values = frame.f_code.co_filename, {**frame.f_globals, **frame.f_locals}
         for name, _ in script_source.deciding(path):
             held = _look_up(values, name)
             if id(held) not in known:
-                found.setdefault(name, _plain(held))
+                found.setdefault(name, _compared(held, memory))
+        for name in script_reads.taken(path, frame.f_lineno):
+            held, owner = _look_up(values, name), values.get(name.partition(".")[0])
+            counts = type(held) is int and name in script_source.carried_names(path)
+            if not {id(held), id(owner)} & known and (counts or _may_differ(held, owner)):
+                found.setdefault(name, _compared(held, memory))
         for name, owner in script_source.changing(path):
             if id(values.get(owner)) in read:
                 found.setdefault(name, _plain(_look_up(values, name)))
@@ -70,6 +82,11 @@ def variables(shared: Mapping[str, Any], datasets: Iterable[Changes], *, arrivin
             if id(held) not in known and _is_own(held):
                 for key, value in vars(held).items():
                     found.setdefault(f"{name}.{key}", _plain(value))
+        for name, held in values.items():
+            if id(held) in read:
+                for key, value in read[id(held)].arrays(everything=arriving).items():
+                    found.setdefault(f"{name}.{key}", describe(value) or _missing)
+    found.update(_unregistered(shared))
     return {name: value for name, value in list(found.items())[:MOST] if value is not _missing}
 
 
@@ -77,8 +94,11 @@ def difference(given: Mapping[str, Any], own: Mapping[str, Any], *, position: in
     """What differs, and how to mend it; nothing where a worker may go on. `position` is the step within the epoch."""
     for name, value in given.items():
         if name in own and own[name] != value and not (own[name] != own[name] and value != value):
-            return (f"`{name}` is {own[name]!r} here and {value!r} in the job: it decides what is trained, and begins anew on a "
-                    f"worker that joins or resumes. {advice(name)}")
+            here, there = (_text(one) for one in (own[name], value))
+            if here.startswith((UNREGISTERED, UNSAVED)) and here.rpartition(" (")[0] != there.rpartition(" (")[0]:
+                continue  # a cache that has grown
+            return (f"`{name}` is {here} here and {there} in the job: it decides what is trained, and begins anew on a "
+                    f"worker that joins or resumes. {advice(name, there)}")
     for frame in script_frames():
         for name, line in script_source.counters(frame.f_code.co_filename):
             if position:
@@ -87,9 +107,17 @@ def difference(given: Mapping[str, Any], own: Mapping[str, Any], *, position: in
     return ""
 
 
-def advice(name: str) -> str:
+def advice(name: str, value: str = "") -> str:
     """The two lines that mend it."""
     short = name.rpartition(".")[2]
+    if value.startswith(UNREGISTERED):
+        return f"Register it: `self.register_buffer(\"{short}\", …)`"
+    if value.startswith(UNSAVED):
+        return f"Register it without persistent=False: `self.register_buffer(\"{short}\", …)`"
+    if value.startswith(MODULE):
+        return f"Share it: `job.share({short}={name})` before training"
+    if value.startswith(GENERATOR):
+        return "Draw from torch, numpy.random or random instead, which are seeded for every step"
     return f"Share it: `job.state.{short} = …` before training, and `job.state.{short}` wherever the script uses `{name}`"
 
 
@@ -114,6 +142,43 @@ def _look_up(values: Mapping[str, Any], name: str) -> Any:
     return held if not attribute or held is _missing else getattr(held, attribute, _missing)
 
 
+def _text(value: Any) -> str:
+    """The value in a message: objects are described already."""
+    described = isinstance(value, str) and value.endswith(")") and value.startswith(("a ", "an ", UNREGISTERED, UNSAVED))
+    text = value if described else repr(value)
+    return text if len(text) <= LONG else f"{text[:LONG]}…"
+
+
+def _memory(shared: Mapping[str, Any]) -> frozenset[int]:
+    """The memory of the shared modules' tensors: who reaches them by another name, reaches shared state."""
+    modules = [one for one in shared.values() if isinstance(one, torch.nn.Module)]
+    return storages(tensor for module in modules for tensors in (module.parameters(), module.buffers()) for tensor in tensors)
+
+
+def _may_differ(value: Any, owner: Any) -> bool:
+    """Not what is of the job, nor what workers may have of their own: ranks, devices, flags of the chief."""
+    return type(value) not in (bool, int, str) and not type(owner).__module__.startswith("stretto.")
+
+
+def _unregistered(shared: Mapping[str, Any]) -> dict[str, str]:
+    """Tensors of the shared modules that newcomers do not get: in plain attributes, and buffers that are not persistent."""
+    found: dict[str, str] = {}
+    for name, root in shared.items():
+        for path, module in root.named_modules() if isinstance(root, torch.nn.Module) else ():
+            unsaved = {key: module._buffers.get(key) for key in module._non_persistent_buffers_set}
+            for key, value in {**module.__dict__, **unsaved}.items():
+                if isinstance(value, torch.Tensor):
+                    kind = UNSAVED if key in module._buffers else UNREGISTERED
+                    found[".".join(part for part in (name, path, key) if part)] = kind + describe(value)
+    return found
+
+
+def _compared(value: Any, memory: frozenset[int]) -> Any:
+    """A value that can be compared and sent: plain ones as they are, objects described."""
+    plain = _plain(value)
+    return plain if plain is not _missing or value is _missing else describe(value, shared=memory) or _missing
+
+
 def _plain(value: Any, depth: int = 0) -> Any:
     """A value that can be compared and sent; `_missing` for anything else."""
     if isinstance(value, torch.Tensor) and value.numel() == 1:
@@ -122,7 +187,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
         return value
     if isinstance(value, list | tuple | set | frozenset | deque) and depth < 2:
         if len(value) > ENTRIES:
-            return f"{len(value)} entries"
+            return _missing
         entries = [_plain(one, depth + 1) for one in value]
         return _missing if _missing in entries else sorted(map(str, entries)) if isinstance(value, set | frozenset) else entries
     if type(value) is dict and depth < 2 and len(value) <= ENTRIES:

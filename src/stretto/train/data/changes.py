@@ -11,7 +11,10 @@ import operator
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch.utils.data import Dataset
+
+from stretto.train.script_objects import is_array
 
 PLAIN = (int, float, str, bool, bytes, type(None))
 FEW = 64
@@ -55,10 +58,12 @@ class Changes:
         self._before: dict[str, Any] = {}
         self._own: set[str] = set()
         """Attributes that reading has changed: they may differ from worker to worker."""
+        self._arrays_made = self._arrays_before = _arrays(dataset)
 
     def begin(self) -> dict[str, str]:
         """Slices are about to be read: the attributes that the script has changed, as they are now."""
         self._before = self._attributes.now()
+        self._arrays_before = _arrays(self.dataset)
         return {f"dataset.{name}": _shown(value) for name, value in self._since_made(self._before).items()}
 
     def since_made(self) -> dict[str, Any]:
@@ -75,6 +80,22 @@ class Changes:
         now = self._attributes.now()
         if now is not self._before:
             self._own |= {name for name, value in now.items() if differs(self._before, name, value)}
+        self._own |= {name for name, held in _arrays(self.dataset).items() if _replaced(self._arrays_before, name, held)}
+
+    def arrays(self, *, everything: bool = False) -> dict[str, Any]:
+        """The tensors and arrays that the script has replaced or written to since the loader was made, or all of them."""
+        return {name: held[0] for name, held in _arrays(self.dataset).items()
+                if name not in self._own and (everything or _replaced(self._arrays_made, name, held))}
+
+
+def _arrays(dataset: Any) -> dict[str, tuple[Any, int]]:
+    """Attributes of a dataset that hold tensors or arrays, with their versions (arrays have none)."""
+    return {name: (value, value._version if isinstance(value, torch.Tensor) else 0)
+            for name, value in getattr(dataset, "__dict__", {}).items() if isinstance(value, torch.Tensor) or is_array(value)}
+
+
+def _replaced(before: dict[str, tuple[Any, int]], name: str, held: tuple[Any, int]) -> bool:
+    return name not in before or before[name][0] is not held[0] or before[name][1] != held[1]
 
 
 def plain_attributes(dataset: Any, *, depth: int = 4) -> dict[str, Any]:

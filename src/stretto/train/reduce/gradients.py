@@ -59,7 +59,8 @@ def _buckets(parameters: Iterable[torch.nn.Parameter]) -> list[Bucket]:
     open_ones: dict[tuple[torch.dtype, torch.device], tuple[list[torch.nn.Parameter], int]] = {}
     for parameter in reversed(list(parameters)):
         if parameter.is_complex():
-            raise ScriptError(f"a shared parameter of shape {tuple(parameter.shape)} is complex: only real ones can be reduced")
+            raise ScriptError(f"a shared parameter of shape {tuple(parameter.shape)} is complex: only real ones can be reduced; "
+                              "make `torch.view_as_real(…)` of it the parameter, and `torch.view_as_complex` of that in forward")
         key = (parameter.dtype, parameter.device)
         held, size = open_ones.pop(key, ([], 0))
         held.append(parameter)
