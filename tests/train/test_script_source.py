@@ -141,10 +141,11 @@ def test_what_decides_through_other_variables_and_in_functions_is_found():
     {"slice": "confusion[y] += 1", "after": "optimizer.step()\nprint(confusion.sum())"},
     {"slice": "step.log(loss=loss, scale=scale)"},
     {"after": "optimizer.step()\nmean = sum(window) / len(window)\nbar.set_postfix(mean=mean)"},
+    {"loss": "f(model(noise.normal_()), y)"},
     {"epoch": "started = time()", "after": "optimizer.step()\nspent = time() - started"},
 ])
 def test_what_it_only_shows_is_not(parts):
-    assert not taken(source(**parts)) & {"verbose", "confusion", "scale", "window", "started"}
+    assert not taken(source(**parts)) & {"verbose", "confusion", "scale", "window", "started", "noise"}
 
 
 def taken(text: str) -> set[str]:

@@ -22,7 +22,7 @@ from stretto.train.memory import Carried
 from stretto.train.reduce.group import Group
 from stretto.train.reduce.preamble import first_difference
 from stretto.train.reduce.reducer import Reducer
-from stretto.train.script_variables import difference, variables
+from stretto.train.script_variables import difference, unregistered, variables
 from stretto.train.sharing import transfer
 from stretto.train.sharing.optimizer_hooks import OptimizerHooks, check_shared
 from stretto.train.sharing.room import Handover, spread, touched
@@ -45,6 +45,8 @@ class Admission:
         """The tick at which this worker became a member."""
         self._made: dict[str, Any] = {}
         """Attributes of the shared modules as the script made them."""
+        self._unregistered: dict[str, str] = {}
+        """Their tensors that newcomers do not get, likewise."""
         self._attributes: Mapping[str, Any] = {}
         """As the job had them where this worker got its state, until they have been compared."""
         self._unlike = ""
@@ -101,6 +103,7 @@ class Admission:
         job._consistency = Consistency(job._shared, job._hooks)
         self._groups = job._shared.groups()
         self._made = job._consistency.attributes()
+        self._unregistered = unregistered(job._shared.objects)
         job._prepare_gradients()
         settings = job._settings.fix()
         job._saver = open_saver(job)
@@ -278,7 +281,11 @@ class Admission:
         return first_difference([left, own], ["the job", "this worker"])
 
     def _variables(self, *, arriving: bool = False) -> dict[str, Any]:
-        return variables(self._job._shared.objects, [loader.changes for loader in self._job._loaders], arriving=arriving)
+        found = variables(self._job._shared.objects, [loader.changes for loader in self._job._loaders], arriving=arriving)
+        if not arriving:
+            return found
+        moved = {name for name, now in unregistered(self._job._shared.objects).items() if self._unregistered.get(name) != now}
+        return {name: value for name, value in found.items() if name not in moved}  # an evaluation on the way has set them
 
     def refusal(self, text: str) -> BaseException:
         """Why this worker cannot take part. A newcomer goes and the job goes on; where everybody has just begun, the job fails."""

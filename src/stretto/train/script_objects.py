@@ -57,8 +57,9 @@ def drawn(generator: Any) -> Any:
 
 
 def is_array(value: Any) -> bool:
+    """A numpy array that may be written to: others, such as files that are mapped to be read, cannot have changed."""
     numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject
+    return numpy is not None and isinstance(value, numpy.ndarray) and value.flags.writeable and not value.dtype.hasobject
 
 
 def _kind(value: Any) -> str:

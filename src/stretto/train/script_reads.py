@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from stretto.train.script_flow import called_name, dotted, live, loaded, names, parse, shown_in, stored
 
 _CHANGING = {"backward", "load_state_dict", "update_parameters"}
+_FILLING = {"normal_", "uniform_", "random_", "fill_"}
+"""Tensors that are filled anew in every turn carry nothing."""
 _BODIES = ("body", "orelse", "finalbody")
 
 
@@ -27,7 +29,10 @@ def taken(path: str, line: int) -> tuple[str, ...]:
     outside = set(live(loop.body, names(loop.target)))
     free: set[str] = set()
     chosen = _sources(loop, functions, free)
-    return tuple(sorted(name for name in (chosen & outside) | free if name in free or name.partition(".")[0] in outside))
+    filled = {dotted(node.func.value) for node in ast.walk(loop)
+              if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _FILLING}
+    return tuple(sorted(name for name in ((chosen & outside) | free) - filled
+                        if name in free or name.partition(".")[0] in outside))
 
 
 def trains_with(loop: ast.For, tree: ast.Module, name: str) -> bool:

@@ -86,7 +86,7 @@ def variables(shared: Mapping[str, Any], datasets: Iterable[Changes], *, arrivin
             if id(held) in read:
                 for key, value in read[id(held)].arrays(everything=arriving).items():
                     found.setdefault(f"{name}.{key}", describe(value) or _missing)
-    found.update(_unregistered(shared))
+    found.update(unregistered(shared))
     return {name: value for name, value in list(found.items())[:MOST] if value is not _missing}
 
 
@@ -160,7 +160,7 @@ def _may_differ(value: Any, owner: Any) -> bool:
     return type(value) not in (bool, int, str) and not type(owner).__module__.startswith("stretto.")
 
 
-def _unregistered(shared: Mapping[str, Any]) -> dict[str, str]:
+def unregistered(shared: Mapping[str, Any]) -> dict[str, str]:
     """Tensors of the shared modules that newcomers do not get: in plain attributes, and buffers that are not persistent."""
     found: dict[str, str] = {}
     for name, root in shared.items():

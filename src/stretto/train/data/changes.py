@@ -58,12 +58,12 @@ class Changes:
         self._before: dict[str, Any] = {}
         self._own: set[str] = set()
         """Attributes that reading has changed: they may differ from worker to worker."""
-        self._arrays_made = self._arrays_before = _arrays(dataset)
+        self._arrays_made = self._arrays_before = self._arrays_now()
 
     def begin(self) -> dict[str, str]:
         """Slices are about to be read: the attributes that the script has changed, as they are now."""
         self._before = self._attributes.now()
-        self._arrays_before = _arrays(self.dataset)
+        self._arrays_before = self._arrays_now()
         return {f"dataset.{name}": _shown(value) for name, value in self._since_made(self._before).items()}
 
     def since_made(self) -> dict[str, Any]:
@@ -80,18 +80,30 @@ class Changes:
         now = self._attributes.now()
         if now is not self._before:
             self._own |= {name for name, value in now.items() if differs(self._before, name, value)}
-        self._own |= {name for name, held in _arrays(self.dataset).items() if _replaced(self._arrays_before, name, held)}
+        self._own |= {name for name, held in self._arrays_now().items() if _replaced(self._arrays_before, name, held)}
 
     def arrays(self, *, everything: bool = False) -> dict[str, Any]:
         """The tensors and arrays that the script has replaced or written to since the loader was made, or all of them."""
-        return {name: held[0] for name, held in _arrays(self.dataset).items()
+        return {name: held[0] for name, held in self._arrays_now().items()
                 if name not in self._own and (everything or _replaced(self._arrays_made, name, held))}
+
+    def _arrays_now(self) -> dict[str, tuple[Any, int]]:
+        """The dataset's own, and under another name those of datasets inside, which `Subset` and others wrap."""
+        outer, *inner = within(self.dataset)
+        return _arrays(outer) | {f"inside{place}.{name}": held for place, one in enumerate(inner, 1)
+                                 for name, held in _arrays(one).items()}
 
 
 def _arrays(dataset: Any) -> dict[str, tuple[Any, int]]:
-    """Attributes of a dataset that hold tensors or arrays, with their versions (arrays have none)."""
-    return {name: (value, value._version if isinstance(value, torch.Tensor) else 0)
-            for name, value in getattr(dataset, "__dict__", {}).items() if isinstance(value, torch.Tensor) or is_array(value)}
+    """Tensors and arrays among the attributes of a dataset and in short lists of them, with their versions (arrays have none)."""
+    found: dict[str, Any] = {}
+    for name, value in getattr(dataset, "__dict__", {}).items():
+        if isinstance(value, list | tuple) and len(value) <= FEW:
+            found.update({f"{name}[{place}]": one for place, one in enumerate(value)})
+        else:
+            found[name] = value
+    return {name: (value, value._version if isinstance(value, torch.Tensor) else 0) for name, value in found.items()
+            if isinstance(value, torch.Tensor) or is_array(value)}
 
 
 def _replaced(before: dict[str, tuple[Any, int]], name: str, held: tuple[Any, int]) -> bool:
