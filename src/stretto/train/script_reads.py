@@ -14,7 +14,7 @@ from stretto.train.script_flow import called_name, dotted, live, loaded, names, 
 
 _CHANGING = {"backward", "load_state_dict", "update_parameters"}
 _FILLING = {"normal_", "uniform_", "random_", "fill_"}
-"""Tensors that are filled anew in every turn carry nothing."""
+"""Tensors that are filled anew in every turn carry nothing. Nor do globals that a function sets, such as a forward hook."""
 _BODIES = ("body", "orelse", "finalbody")
 
 
@@ -31,6 +31,7 @@ def taken(path: str, line: int) -> tuple[str, ...]:
     chosen = _sources(loop, functions, free)
     filled = {dotted(node.func.value) for node in ast.walk(loop)
               if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _FILLING}
+    filled |= {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names} - stored(loop, sums=True)
     return tuple(sorted(name for name in ((chosen & outside) | free) - filled
                         if name in free or name.partition(".")[0] in outside))
 

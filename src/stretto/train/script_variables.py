@@ -19,7 +19,7 @@ import torch
 
 from stretto.train import script_reads, script_source
 from stretto.train.data.changes import Changes, plain_attributes, within
-from stretto.train.script_objects import GENERATOR, MODULE, describe, storages
+from stretto.train.script_objects import GENERATOR, MODULE, describe, is_array, is_generator, storages
 
 _PLAIN = (bool, int, float, str, type(None))
 LIBRARIES = tuple({os.path.join(folder, "") for folder in (
@@ -65,8 +65,8 @@ def variables(shared: Mapping[str, Any], datasets: Iterable[Changes], *, arrivin
                 found.setdefault(name, _compared(held, memory))
         for name in script_reads.taken(path, frame.f_lineno):
             held, owner = _look_up(values, name), values.get(name.partition(".")[0])
-            counts = type(held) is int and name in script_source.carried_names(path)
-            if not {id(held), id(owner)} & known and (counts or _may_differ(held, owner)):
+            own = type(owner).__module__.startswith("stretto.") or {id(held), id(owner)} & known
+            if not own and _decides(held, carried=name in script_source.carried_names(path)):
                 found.setdefault(name, _compared(held, memory))
         for name, owner in script_source.changing(path):
             if id(values.get(owner)) in read:
@@ -155,9 +155,11 @@ def _memory(shared: Mapping[str, Any]) -> frozenset[int]:
     return storages(tensor for module in modules for tensors in (module.parameters(), module.buffers()) for tensor in tensors)
 
 
-def _may_differ(value: Any, owner: Any) -> bool:
-    """Not what is of the job, nor what workers may have of their own: ranks, devices, flags of the chief."""
-    return type(value) not in (bool, int, str) and not type(owner).__module__.startswith("stretto.")
+def _decides(value: Any, *, carried: bool) -> bool:
+    """Not what workers may have of their own (ranks, devices, flags of the chief), nor what a hook fills in every forward."""
+    if carried:
+        return type(value) not in (bool, str)
+    return isinstance(value, float | torch.Tensor | torch.nn.Module) or is_array(value) or is_generator(value)
 
 
 def unregistered(shared: Mapping[str, Any]) -> dict[str, str]:
