@@ -16,7 +16,7 @@ import torch
 import torch._dynamo  # what every optimizer imports when it is made: once for all the forks below
 from launching import environment
 
-import stretto.train.job  # noqa: F401
+import stretto.train.job
 
 HEAD = """
 import sys, torch, torch.nn as nn, torch.nn.functional as F
@@ -189,6 +189,25 @@ def test_unused_frozen_shared_and_half_precision_parameters():
         assert model.idle.weight.grad is None and model.frozen.weight.grad is None
         assert model.a.weight.grad is not None and model.bf16.weight.grad.dtype == torch.bfloat16
     """)
+
+
+def test_a_parameter_that_is_frozen_between_two_passes_has_the_gradient_of_the_whole_batch_once_it_is_thawed():
+    job = stretto.join(seed=0)
+    model, other = torch.nn.Linear(2, 1, bias=False), torch.nn.Linear(2, 1, bias=False)
+    optimizer = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.0)
+    job.share(model=model, other=other, optimizer=optimizer)
+    inputs = torch.arange(32.0).reshape(16, 2)
+    for step in job.loader(torch.utils.data.TensorDataset(inputs), batch_size=8, shuffle=False):
+        model.requires_grad_(True)
+        optimizer.zero_grad()
+        for (x,) in step:
+            model(x).mean().backward()
+        assert torch.allclose(model.weight.grad, inputs[step.first : step.first + 8].mean(0))
+        model.requires_grad_(False)
+        for (x,) in step:
+            other(x).mean().backward()
+        optimizer.step()
+    job.close()
 
 
 def test_a_second_pass_has_the_same_data_and_its_own_gradient():

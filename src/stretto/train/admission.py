@@ -77,6 +77,7 @@ class Admission:
             place["active"] = job._active
             place["eager"] = [gradients.eager, gradients.twice] if gradients is not None else [False, False]
             place["groups"] = groups if groups != self._groups else {}
+            place["reduced"] = sorted(job._reduced)
             place["gradients"] = dict(job._hooks.pending())
             place["optimizer_steps"] = dict(job._hooks.steps)
             place["variables"] = self._variables()
@@ -224,6 +225,9 @@ class Admission:
         job = self._job
         assert job._reducer is not None and job._reducer.buffers is not None and job._reducer.gradients is not None
         job.step, job._epoch = place["step"], place["epoch"]
+        reduced = set(place.get("reduced", job._reduced))
+        if reduced != job._reduced:
+            job._prepare_gradients(reduced)
         for loader, held in zip(job._loaders, place["loaders"], strict=False):
             loader.state = held
         job._reducer.buffers.moving = set(place["moving"])

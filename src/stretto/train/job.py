@@ -87,7 +87,8 @@ class Job:
         self._torchmetrics = TorchMetrics()
         self._loaders: list[Loader] = []
         self._reducer: Reducer | None = None
-        self._flags: list[bool] = []
+        self._reduced: set[int] = set()
+        """Parameters, by place, whose gradients are reduced: all that have been trained at some time."""
         self._stop = False
         self._telling = Telling(self)
         self._admission = Admission(self, carried=carried)
@@ -374,25 +375,23 @@ class Job:
                                   "out, a Subset")
             raise ScriptError(f"step {step.index} was left early: the loop over its slices must run to its end, so that every "
                               "worker brings its part (use `continue` instead of `break`)")
-        gradients = self._reducer.gradients if self._reducer is not None else None
         self._settings.check()
         self._shared.check_plain()
-        if gradients is not None and self._flags != self._trainable():
-            self._prepare_gradients()
 
-    def _prepare_gradients(self) -> None:
+    def _trained(self) -> set[int]:
+        """Parameters, by place, that are trained now: scripts freeze and thaw them, also between two passes of a step."""
+        return {place for place, parameter in enumerate(self._shared.all_parameters()) if parameter.requires_grad}
+
+    def _prepare_gradients(self, reduced: set[int] | None = None) -> None:
         assert self._reducer is not None
-        parameters = self._shared.parameters()
+        self._reduced = self._reduced | self._trained() if reduced is None else reduced
+        parameters = [parameter for place, parameter in enumerate(self._shared.all_parameters()) if place in self._reduced]
         if self._reducer.gradients is not None:
             self._reducer.gradients.close()
         moving = self._reducer.buffers.moving if self._reducer.buffers is not None else set()
         self._reducer.gradients = self._hooks.gradients = Gradients(parameters)
         self._reducer.buffers = Buffers(self._shared.modules)
         self._reducer.buffers.moving |= moving
-        self._flags = self._trainable()
-
-    def _trainable(self) -> list[bool]:
-        return [parameter.requires_grad for _, module in self._shared.modules for parameter in module.parameters()]
 
     def _recover(self) -> None:
         """The roster is broken: waits for the next one and enters it, with the pass in flight undone."""

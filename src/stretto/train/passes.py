@@ -124,6 +124,8 @@ class Passes:
         if train:
             assert reducer.gradients is not None
             reducer.gradients.undo()
+            if not job._trained() <= job._reduced:
+                job._prepare_gradients()
             job._admission.begin_pass()
             job._hooks.begin_pass()
         mean = 1 / job.slices if equal else 1 / step.count

@@ -72,6 +72,15 @@ def _buckets(parameters: Iterable[torch.nn.Parameter]) -> list[Bucket]:
     return buckets + [Bucket(held) for held, _ in open_ones.values()]
 
 
+def _hooked(parameter: torch.nn.Parameter, arrived: Callable[[torch.Tensor], None]) -> torch.utils.hooks.RemovableHandle:
+    """A hook for the parameter's gradient, also of one that is frozen at the moment."""
+    frozen = not parameter.requires_grad
+    parameter.requires_grad_(True)
+    handle = parameter.register_post_accumulate_grad_hook(arrived)
+    parameter.requires_grad_(not frozen)
+    return handle
+
+
 class Gradients:
     """The gradients of all shared parameters for one pass at a time."""
 
@@ -107,7 +116,7 @@ class Gradients:
         self.used: set[int] = set()
         self.squares: Callable[[torch.Tensor, torch.nn.Parameter], None] | None = None
         """Told every slice's gradient of every parameter, where the noise scale is measured."""
-        self.handles = [p.register_post_accumulate_grad_hook(self._arrived) for p in parameters]
+        self.handles = [_hooked(parameter, self._arrived) for parameter in parameters]
 
     @property
     def launched(self) -> int:
