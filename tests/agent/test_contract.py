@@ -6,13 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from launching import Launched, script
+from torch.utils.data import Subset, TensorDataset, random_split
 
 from stretto.agent.records.folder import RunFolder
 from stretto.agent.records.record import Recorder, Silent
 from stretto.agent.workers.fingerprints import differences, remedy, told
 from stretto.core.audit import audit
 from stretto.core.journal import LoaderLine, Orders
+from stretto.train.data.identity import identity
 
 Launch = Callable[..., Launched]
 SEEDED = script(epochs=8, pause_s=0.02).replace("seed=3", "seed=1000 + int(WORKER[1:]) if WORKER != 'alone' else 0")
@@ -23,6 +26,15 @@ def test_differences_have_the_name_and_both_values_and_both_workers() -> None:
     assert found == ["b is 2 on w1 and 3 on w0", "c is missing on w1 and 4 on w0"]
     assert told([str(n) for n in range(7)]) == "0; 1; 2; 3; 4; and 2 more"
     assert "stretto.join(seed=0)" in remedy(["stretto.join(seed=…) is 1 on w1 and 2 on w0"])
+
+
+def test_which_samples_a_dataset_has_is_compared() -> None:
+    base = TensorDataset(torch.arange(200))
+    one, other = random_split(base, [100, 100])
+    assert identity(one) == identity(Subset(base, list(one.indices))) != identity(other)
+    assert identity(one) != identity(Subset(TensorDataset(torch.arange(200) + 1), one.indices))
+    assert identity(Subset(base, range(10))) and not identity([1, 2])
+    assert "call random_split and the like after it" in remedy(["dataset.indices of job.loader number 0 is 1 on w1 and 2 on w0"])
 
 
 def test_workers_with_seeds_of_their_own_do_not_train_together(launch: Launch) -> None:

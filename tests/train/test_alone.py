@@ -455,3 +455,26 @@ def test_a_model_that_was_made_before_join_is_refused_unless_the_script_has_seed
     assert done.returncode == code, done.stderr
     assert (f"{path}:4: ScriptError: `model` was made before stretto.join" in done.stderr) == bool(code)
     assert "Traceback" not in done.stderr
+
+
+def test_a_buffer_that_changes_its_shape_is_refused():
+    done = run("""
+        class Observed(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = nn.Linear(6, 3)
+                self.register_buffer("scale", torch.ones(1))
+            def forward(self, x):
+                self.scale = self.inner.weight.detach().abs().amax(1)
+                return self.inner(x)
+        model = Observed()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        job.share(model=model, optimizer=optimizer)
+        for step in job.loader(TensorDataset(x, y), 16):
+            for a, b in step:
+                F.cross_entropy(model(a), b).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    """)
+    assert done.returncode == 1
+    assert "scale has the shape (3,) and had (1,) when training began" in done.stderr

@@ -22,6 +22,7 @@ from stretto.train.memory import Carried
 from stretto.train.reduce.group import Group
 from stretto.train.reduce.preamble import first_difference
 from stretto.train.reduce.reducer import Reducer
+from stretto.train.script_draws import counted_draws
 from stretto.train.script_variables import difference, unregistered, variables
 from stretto.train.sharing import transfer
 from stretto.train.sharing.optimizer_hooks import OptimizerHooks, check_shared
@@ -236,6 +237,12 @@ class Admission:
         given = place.get("gradients", {})
         for number, parameter in enumerate(job._shared.all_parameters()):
             parameter.grad = given.get(number)
+
+    def check_draw(self) -> None:
+        """A worker that catches up draws its first step: not by a counter that began anew."""
+        wrong = counted_draws(step=self._job.step)
+        if wrong:
+            raise self.refusal(wrong)
 
     def arrived(self) -> None:
         """The script has reached the loop that the job is in: the state is put back as it was given."""

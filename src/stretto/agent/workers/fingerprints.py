@@ -30,4 +30,7 @@ def remedy(differing: list[str]) -> str:
     if all(one.startswith(CODE_OF) for one in differing):
         return ("The file was changed after the job began: whoever joins would train with another script. Put it back as it was, "
                 "or start a new run with it")
+    if any(one.startswith("dataset") for one in differing):
+        return ("What is drawn before stretto.join is another one in every process: call random_split and the like after it, or "
+                "give them a generator with a seed")
     return "Every worker must run the same script with the same arguments and data"

@@ -21,6 +21,7 @@ from stretto.train.data.sweeps import Sweeps
 from stretto.train.randomness import seed_all
 from stretto.train.reduce.logs import Row
 from stretto.train.reduce.sums import Partial, add, joined, small
+from stretto.train.script_variables import script_frames
 from stretto.train.sharing.torchmetrics_state import computed
 
 if TYPE_CHECKING:
@@ -163,6 +164,8 @@ class Loader:
 
     def _training(self) -> Iterator[Step]:
         job = self.job
+        if job._catch_up is not None:
+            job._admission.check_draw()
         if job._catch_up is not None and not self._reached():
             self._skipped += 1
             seed_all(job.seed, SWEEP, self.number, self.epoch if job._epoch is None else job._epoch)
@@ -186,7 +189,8 @@ class Loader:
             try:
                 yield step
             except GeneratorExit:
-                job._passes.left = step
+                if next(script_frames(), None) is not None:  # at its end the interpreter drops iterators
+                    job._passes.left = step
                 raise
             self.committed(step)
         job._active = None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from stretto.train.data.identity import identity
 from stretto.train.sharing.state import spec
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def _loader(job: Job, loader: Loader) -> dict[str, str]:
     reduction = getattr(loader, "reduction", None)
     if reduction is not None:
         terms["reduction"] = reduction
-    told = {name: str(value) for name, value in terms.items()}
+    told = {**{name: str(value) for name, value in terms.items()}, **identity(loader.dataset)}
     return {**told, "the batch policy": _plain(policy)} if policy is not None else told
 
 

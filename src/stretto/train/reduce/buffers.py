@@ -57,6 +57,14 @@ class Buffers:
         assert tensor is not None
         return tensor
 
+    def _same_shape(self, place: int) -> torch.Tensor:
+        tensor, start = self._get(place), self._start[place]
+        if tensor.shape != start.shape:
+            raise ScriptError(f"{self.names[place]} has the shape {tuple(tensor.shape)} and had {tuple(start.shape)} when training "
+                              "began: buffers keep their shapes while a model is trained. Where the first batch gives a buffer its "
+                              "shape (observers of quantization), run one batch through the model before job.share")
+        return tensor
+
     def begin(self, program: Program) -> None:
         """A pass starts: its start values are kept."""
         self.again = set()
@@ -66,7 +74,7 @@ class Buffers:
             self._start = [self._get(k).detach().clone() for k in range(len(self.slots))]
         else:
             for place, kept in enumerate(self._start):
-                kept.copy_(self._get(place).detach())
+                kept.copy_(self._same_shape(place).detach())
         self._layout()
         for _, flat in self._groups.values():
             flat.need(program.buffers)
@@ -95,7 +103,7 @@ class Buffers:
     def leave(self, move: Move, *, weight: float | None, empty: bool = False) -> None:
         """A slice ends: its values go into the tree."""
         for place, before in enumerate(self._versions):
-            tensor = self._get(place)
+            tensor = self._same_shape(place)
             if place not in self.moving and (id(tensor), tensor._version) != before and not empty:
                 if not torch.equal(tensor, self._start[place]):
                     self.again.add(place)
