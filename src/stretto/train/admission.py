@@ -82,7 +82,10 @@ class Admission:
             place["gradients"] = dict(job._hooks.pending())
             place["optimizer_steps"] = dict(job._hooks.steps)
             place["variables"] = self._variables()
-            place["attributes"] = job._consistency.attributes()
+            place["thawed"] = sorted(job._thawed)
+            place["attributes"] = job._consistency.attributes(
+                without={id(parameter) for number, parameter in enumerate(job._shared.all_parameters())
+                         if number in job._thawed and not parameter.requires_grad})
         if catching_up:
             del place["tick"], place["save"], place["variables"], place["attributes"]
         return place
@@ -226,6 +229,7 @@ class Admission:
         job = self._job
         assert job._reducer is not None and job._reducer.buffers is not None and job._reducer.gradients is not None
         job.step, job._epoch = place["step"], place["epoch"]
+        job._thawed = set(place.get("thawed", ()))
         reduced = set(place.get("reduced", job._reduced))
         if reduced != job._reduced:
             job._prepare_gradients(reduced)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -63,9 +63,9 @@ class Consistency:
         tell = self._small().get(name)
         return _plain(tell()) if tell is not None else None
 
-    def attributes(self) -> dict[str, Any]:
-        """Plain attributes of all shared modules, and which of their parameters are trained."""
-        return {f"{shared}.{path}" if path else shared: {**_attributes(module), **_trained(module)}
+    def attributes(self, *, without: Set[int] = frozenset()) -> dict[str, Any]:
+        """Plain attributes of all shared modules, and which of their parameters are trained. `without` leaves out some by id."""
+        return {f"{shared}.{path}" if path else shared: {**_attributes(module), **_trained(module, without)}
                 for shared, root in self._shared.modules for path, module in root.named_modules()}
 
     def _small(self) -> dict[str, Callable[[], Any]]:
@@ -147,8 +147,9 @@ def _attributes(module: torch.nn.Module) -> dict[str, Any]:
     return {key: value for key, value in module.__dict__.items() if type(value) in _SIMPLE and not key.startswith("_")}
 
 
-def _trained(module: torch.nn.Module) -> dict[str, bool]:
-    return {f"{key}.requires_grad": p.requires_grad for key, p in module._parameters.items() if p is not None}
+def _trained(module: torch.nn.Module, without: Set[int]) -> dict[str, bool]:
+    return {f"{key}.requires_grad": p.requires_grad for key, p in module._parameters.items()
+            if p is not None and id(p) not in without}
 
 
 def _hash(value: Any) -> str:

@@ -89,6 +89,10 @@ class Job:
         self._reducer: Reducer | None = None
         self._reduced: set[int] = set()
         """Parameters, by place, whose gradients are reduced: all that have been trained at some time."""
+        self._between: set[int] | None = None
+        """Those that were trained at the last boundary between two steps."""
+        self._thawed: set[int] = set()
+        """Those that a step has thawed before its first pass: frozen between two steps they are nothing that was set once."""
         self._stop = False
         self._telling = Telling(self)
         self._admission = Admission(self, carried=carried)
@@ -377,6 +381,7 @@ class Job:
                               "worker brings its part (use `continue` instead of `break`)")
         self._settings.check()
         self._shared.check_plain()
+        self._between = self._trained()
 
     def _trained(self) -> set[int]:
         """Parameters, by place, that are trained now: scripts freeze and thaw them, also between two passes of a step."""

@@ -124,8 +124,11 @@ class Passes:
         if train:
             assert reducer.gradients is not None
             reducer.gradients.undo()
-            if not job._trained() <= job._reduced:
+            trained = job._trained()
+            if not trained <= job._reduced:
                 job._prepare_gradients()
+            if not step.passes and job._between is not None:
+                job._thawed |= trained - job._between
             job._admission.begin_pass()
             job._hooks.begin_pass()
         mean = 1 / job.slices if equal else 1 / step.count
