@@ -26,6 +26,7 @@ FOUND = {
     "an evaluation before the loop, resumed": (Program((("before steps", "evaluation sets the rate"),)), RESUME),
     "accumulation by job.step": (Program((("before slices", "counter"),), accumulation="job.step"), JOIN),
     "accumulation by enumerate": (Program((("before slices", "scheduler"),), accumulation="enumerate"), JOIN),
+    "a local count that evaluates": (Program((("after slices", "local counter evaluates"),)), JOIN),
     "early stopping by a list": (Program((("after steps", "local early stopping"),)), JOIN),
     "early stopping by a list, resumed": (Program((("after steps", "local early stopping"),)), RESUME),
     "a draw before the loop": (Program((("before steps", "draw for an epoch"),), optimizer=1), JOIN),

@@ -56,7 +56,14 @@ def deciding():
 EARLY = "val = evaluate()\nif val < best:\n    best, bad = val, 0\nelse:\n    bad += 1\nif bad >= 3:\n    break"
 
 
+VALIDATE = "def validate():\n    for step in val:\n        for x, y in step:\n            score(x, y)\ncount = 0"
+EVERY = "optimizer.step()\ncount += 1\nif count % 5 == 0:\n    "
+
+
 @pytest.mark.parametrize(("parts", "names"), [
+    ({"top": VALIDATE, "after": f"{EVERY}validate()"}, {"count"}),
+    ({"top": f"{VALIDATE}\ndef report():\n    print(validate())", "after": f"{EVERY}report()"}, {"count"}),
+    ({"top": "count = 0", "after": f"{EVERY}for batch in val:\n        for x, y in batch:\n            score(x, y)"}, {"count"}),
     ({"top": "best, bad = 9, 0", "end": EARLY}, {"best", "bad"}),
     ({"top": "micro = 0", "after": "micro += 1\nif micro % 2 == 0:\n    optimizer.step()"}, {"micro"}),
     ({"top": "losses = []", "end": "losses.append(evaluate())\nif len(losses) > 2:\n    break"}, {"losses"}),
@@ -76,6 +83,7 @@ def test_variables_that_decide_what_is_trained_are_found(deciding, parts, names)
      "after": "optimizer.step()\nbar.set_postfix(loss=running)"},
     {"step": "i, step", "data": "enumerate(data)", "after": "optimizer.step()\nif i % 10 == 0:\n    print(i)"},
     {"slice": "for name, p in model.named_parameters():\n    print(name, p.norm())"},
+    {"top": "def show():\n    for name in parts:\n        print(name)\nn = 0", "after": "n += 1\nif n % 5 == 0:\n    show()"},
     {"top": "best = 0", "end": "acc = evaluate()\nif acc > best:\n    best = acc\n    torch.save(model.state_dict(), 'best.pt')"},
 ])
 def test_variables_that_are_only_shown_or_kept_are_not(deciding, parts):

@@ -132,13 +132,34 @@ def _read(statement: ast.stmt) -> set[str]:
 
 
 def _decisions(tree: ast.AST, also: Iterable[str] = ()) -> Iterator[tuple[ast.expr, int]]:
-    """The tests of those `if`s whose branches leave a loop, change what is trained, or set one of these names."""
-    chosen = set(also)
+    """The tests of those `if`s whose branches leave a loop, change what is trained, evaluate, or set one of these names."""
+    chosen, loops = set(also), _functions_with_loops(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.If):
             branches = [*node.body, *node.orelse]
-            if any(_steers(inner, chosen) for statement in branches for inner in ast.walk(statement)):
+            if any(_steers(inner, chosen) or _goes_through_steps(inner, loops)
+                   for statement in branches for inner in ast.walk(statement)):
                 yield node.test, node.lineno
+
+
+def _functions_with_loops(tree: ast.AST) -> set[str]:
+    """Functions that go through a loader's steps, themselves or through others: whether they are called is part of the result."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    found: set[str] = set()
+    for _ in range(4):
+        before = len(found)
+        found |= {one.name for one in functions if any(_goes_through_steps(inner, found) for inner in ast.walk(one))}
+        if len(found) == before:
+            break
+    return found
+
+
+def _goes_through_steps(node: ast.AST, functions: set[str]) -> bool:
+    """`for step in data: for x, y in step: …`, or a call of a function that does so."""
+    if isinstance(node, ast.For):
+        steps = names(node.target)
+        return any(isinstance(inner, ast.For) and inner is not node and names(inner.iter) & steps for inner in ast.walk(node))
+    return isinstance(node, ast.Call) and called_name(node) in functions
 
 
 def _steers(node: ast.AST, chosen: set[str]) -> bool:
