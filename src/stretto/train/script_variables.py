@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from stretto.train import script_reads, script_source
+from stretto.train import script_classes, script_reads, script_source
 from stretto.train.data.changes import Changes, plain_attributes, within
 from stretto.train.script_objects import GENERATOR, MODULE, describe, is_array, is_generator, storages
 
@@ -68,6 +68,9 @@ def variables(shared: Mapping[str, Any], datasets: Iterable[Changes], *, arrivin
             own = type(owner).__module__.startswith("stretto.") or {id(held), id(owner)} & known
             if not own and _decides(held, carried=name in script_source.carried_names(path)):
                 found.setdefault(name, _compared(held, memory))
+            if not own and _is_own(held) and not isinstance(held, torch.nn.Module):
+                for key, value in script_classes.counting(held).items():
+                    found.setdefault(f"{name}.{key}", _plain(value))
         for name, owner in script_source.changing(path):
             if id(values.get(owner)) in read:
                 found.setdefault(name, _plain(_look_up(values, name)))
@@ -83,6 +86,9 @@ def variables(shared: Mapping[str, Any], datasets: Iterable[Changes], *, arrivin
                 for key, value in vars(held).items():
                     found.setdefault(f"{name}.{key}", _plain(value))
         for name, held in values.items():
+            if id(held) not in known and id(held) not in read and (_is_own(held) or isinstance(held, list | tuple | dict)):
+                for key, value in script_classes.steering(name, held, lambda one: id(one) not in known and _is_own(one)):
+                    found.setdefault(key, _plain(value))
             if id(held) in read:
                 for key, value in read[id(held)].arrays(everything=arriving).items():
                     found.setdefault(f"{name}.{key}", describe(value) or _missing)
