@@ -161,3 +161,9 @@ def taken(text: str) -> set[str]:
     linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
     line = next(number for number, line in enumerate(text.splitlines(), 1) if "for step in data" in line)
     return set(script_reads.taken(path, line))
+
+
+def test_an_object_that_only_keeps_what_slices_give_it_is_not_trained_with():
+    kept = {"slice": "meter.add(loss.item(), len(x))", "end": "print(meter.average)"}
+    assert "meter" not in taken(source(top="meter = Meter()", **kept))
+    assert "beta" in taken(source(top="beta = Annealer()", loss="f(model(x), y) * beta()", **kept)), "a control"

@@ -1,24 +1,24 @@
 """Notices state that a script carries from slice to slice by itself, where nobody would share or repeat it.
 
 Looked for in the first passes: variables that the loop over the slices uses before it sets them and that hold tensors (the hidden
-state of truncated back-propagation through time), random generators of the script's own that the slices draw from, and tensors that
-they write to: shared parameters, and the script's own that they read as well.
-What a module keeps in plain attributes is not seen.
+state of truncated back-propagation through time), random generators of the script's own that the slices draw from, tensors that
+they write to (shared parameters, and the script's own that they read as well), and what objects that they use count in attributes.
+What else a module keeps in plain attributes is not seen.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
 import torch
 
 from stretto.core.errors import ScriptError
-from stretto.train import script_reads, script_source
+from stretto.train import script_classes, script_reads, script_source
 from stretto.train.script_objects import describe, drawn, is_array, is_generator, storages
-from stretto.train.script_variables import script_frames
+from stretto.train.script_variables import is_own, script_frames
 
 PASSES = 3
 """Passes that are watched: the first two of a recurrent loop may begin with nothing."""
@@ -31,6 +31,7 @@ class HiddenState:
         """`modules` are the shared ones."""
         self._modules = modules
         self._tensors: dict[str, tuple[torch.Tensor, str]] = {}
+        self._counts: dict[str, tuple[Any, str, Any]] = {}
         self._passes = 0
         self._line: tuple[str, int] | None = None
         self._names: list[str] = []
@@ -46,6 +47,7 @@ class HiddenState:
         if self._generators is None:
             self._generators = {name: (one, drawn(one)) for name, one in _generators().items()}
             self._tensors = {name: (one, describe(one)) for name, one in self._read_by(frame).items()}
+            self._counts = dict(_counts(frame))
         line = (frame.f_code.co_filename, frame.f_lineno)
         if line != self._line:
             self._line, self._names = line, script_source.carried_at(*line)
@@ -88,6 +90,24 @@ class HiddenState:
                         f'`job.share(kept={{"{name}": {name}}})`')
                 raise ScriptError(f"`{name}` was written to inside the loop over the slices, which read it: the slices of a step "
                                   f"may be on different workers, so what one writes the others do not see; {cure}")
+        counts, self._counts = self._counts, {}
+        for name, (held, key, before) in counts.items():
+            if getattr(held, key, before) != before:
+                raise ScriptError(f"`{name}` was {before!r} and is {getattr(held, key)!r} after the slices, which compute with it: "
+                                  "a worker counts only the slices that it computes; set it from step.index or job.step before "
+                                  "the loop over the slices, or count after it and share the count (job.state)")
+
+
+def _counts(frame: FrameType) -> Iterator[tuple[str, tuple[Any, str, Any]]]:
+    """Numbers that objects of the script's own classes count on and compute with, where the slices use these objects."""
+    values = {**frame.f_globals, **frame.f_locals}
+    for name in script_reads.taken(frame.f_code.co_filename, frame.f_lineno):
+        held = values.get(name)
+        parts = held.named_modules() if isinstance(held, torch.nn.Module) else [("", held)]
+        for path, one in parts:
+            for key, value in script_classes.counting(one).items() if is_own(one) else ():
+                if isinstance(value, int | float):
+                    yield ".".join(part for part in (name, path, key) if part), (one, key, value)
 
 
 def _carries(value: Any) -> bool:

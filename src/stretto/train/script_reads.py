@@ -70,7 +70,7 @@ def _training(body: list[ast.stmt], functions: dict[str, ast.FunctionDef], *, in
         parts = [part for key in _BODIES for part in getattr(statement, key, [])]
         parts += [part for handler in getattr(statement, "handlers", []) for part in handler.body]
         if not parts:
-            if inside or _changes(statement, functions):
+            if (inside and not _only_calls(statement, functions)) or _changes(statement, functions):
                 yield statement
             continue
         if _changes(statement, functions) or (inside and not all(map(_only_shows, parts))):
@@ -92,6 +92,12 @@ def _only_shows(statement: ast.stmt) -> bool:
         return isinstance(statement, ast.Pass)
     call = statement.value
     return not isinstance(call, ast.Call) or called_name(call) == "save" or id(call) in shown_in(statement)
+
+
+def _only_calls(statement: ast.stmt, functions: dict[str, ast.FunctionDef]) -> bool:
+    """`meter.add(loss)`, whose result nobody uses. If what it changes is trained with, another statement reads it."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and called_name(call) not in functions
 
 
 def _changes(node: ast.AST, functions: dict[str, ast.FunctionDef], *, only: str = "", seen: frozenset[str] = frozenset()) -> bool:

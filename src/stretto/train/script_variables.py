@@ -68,7 +68,7 @@ def variables(shared: Mapping[str, Any], datasets: Iterable[Changes], *, arrivin
             own = type(owner).__module__.startswith("stretto.") or {id(held), id(owner)} & known
             if not own and _decides(held, carried=name in script_source.carried_names(path)):
                 found.setdefault(name, _compared(held, memory))
-            if not own and _is_own(held) and not isinstance(held, torch.nn.Module):
+            if not own and is_own(held) and not isinstance(held, torch.nn.Module):
                 for key, value in script_classes.counting(held).items():
                     found.setdefault(f"{name}.{key}", _plain(value))
         for name, owner in script_source.changing(path):
@@ -82,12 +82,12 @@ def variables(shared: Mapping[str, Any], datasets: Iterable[Changes], *, arrivin
                     found.setdefault(f"{name}.{key}", _plain(value))
         for name in script_source.tested_objects(path):
             held = values.get(name)
-            if id(held) not in known and _is_own(held):
+            if id(held) not in known and is_own(held):
                 for key, value in vars(held).items():
                     found.setdefault(f"{name}.{key}", _plain(value))
         for name, held in values.items():
-            if id(held) not in known and id(held) not in read and (_is_own(held) or isinstance(held, list | tuple | dict)):
-                for key, value in script_classes.steering(name, held, lambda one: id(one) not in known and _is_own(one)):
+            if id(held) not in known and id(held) not in read and (is_own(held) or isinstance(held, list | tuple | dict)):
+                for key, value in script_classes.steering(name, held, lambda one: id(one) not in known and is_own(one)):
                     found.setdefault(key, _plain(value))
             if id(held) in read:
                 for key, value in read[id(held)].arrays(everything=arriving).items():
@@ -204,7 +204,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
     return _missing
 
 
-def _is_own(value: Any) -> bool:
+def is_own(value: Any) -> bool:
     """An instance of a class of the script's."""
     if isinstance(value, type) or not hasattr(value, "__dict__") or type(value).__module__ == "builtins":
         return False
