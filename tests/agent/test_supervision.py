@@ -145,6 +145,7 @@ def test_a_job_that_may_have_fewer_workers_goes_on_without_those_that_always_die
     assert "is not replaced any more" in run.events("warning")[0].text
 
 
+@pytest.mark.slow
 def test_a_worker_with_another_fingerprint_is_refused_with_the_difference(launch: Launch) -> None:
     different = """
         if WORKER == "w1": torch.set_float32_matmul_precision("high")
@@ -157,6 +158,7 @@ def test_a_worker_with_another_fingerprint_is_refused_with_the_difference(launch
     assert run.end() == 0, run.output()
 
 
+@pytest.mark.slow
 def test_a_worker_with_another_model_is_refused_with_both_and_the_job_goes_on(launch: Launch) -> None:
     run = launch(script("""
         if WORKER == "w1": model.register_buffer("extra", torch.zeros(3))
@@ -188,7 +190,7 @@ def test_misplaced_workers_are_refused_and_the_job_goes_on_without_more_of_them(
     assert [one.worker for one in refused] == ["w2", "w3"]
     assert refused[0].text.startswith("worker w2 is in step")
     assert "while the others evaluate" in run.output()
-    assert "2 workers were refused for this reason" in run.events("warning")[0].text
+    assert "2 workers were refused for this reason" in run.events("unreplaced")[0].text
     assert run.result["digest"] == alone[12]
     assert audit(run.records()).holds
 

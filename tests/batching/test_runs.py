@@ -77,6 +77,7 @@ def balances(run: Launched) -> list[Switch]:
     return [one for one in run.records() if isinstance(one, Switch) and one.cause == "balance"]
 
 
+@pytest.mark.slow
 def test_a_run_whose_batch_followed_its_workers_is_replayed_to_its_digest_on_other_workers(launch: Launch, tmp_path: Path):
     text = script(policy="stretto.PerWorker(16, at_most=64)", rule="stretto.LinearScale()", epochs=6, pause_s=0.004)
     run = launch(text, "--workers", "1:3", "--start", "1", name="first")
@@ -131,6 +132,7 @@ def test_an_adaptive_run_is_replayed_to_its_digest_on_other_workers(launch: Laun
     assert again.result["digest"] == run.result["digest"]
 
 
+@pytest.mark.slow
 def test_a_replay_that_comes_out_otherwise_says_so(launch: Launch):
     run = launch(script(policy="stretto.PerWorker(16)"), "--workers", "2", name="first")
     assert run.end() == 0, run.output()
@@ -180,6 +182,7 @@ def test_a_slow_worker_gets_fewer_slices_and_the_bits_do_not_change(launch: Laun
     assert "w1" in run.events("straggler")[0].text
 
 
+@pytest.mark.slow
 def test_a_slow_worker_is_left_alone_if_that_is_asked_for(launch: Launch):
     run = launch(script(SLOW, epochs=2), "--workers", "2", "--stragglers", "ignore")
     assert run.end() == 0, run.output()
@@ -244,6 +247,7 @@ def test_a_step_with_a_nan_is_skipped_and_counted(launch: Launch, tmp_path: Path
     assert str(plain.commits()[-1].metrics["loss"]) == "nan"
 
 
+@pytest.mark.slow
 def test_a_shared_grad_scaler_does_not_show_in_the_noise_scale(tmp_path: Path):
     plain = script(rule="stretto.AdaScale(reference=16)", epochs=2) + 'print(job._planning.noise.pair())\n'
     scaled = plain.replace("job.share(", 'scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)\njob.share(scaler=scaler, ')

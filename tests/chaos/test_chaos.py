@@ -1,6 +1,6 @@
 """Random schedules of joins, leaves, kills and freezes on real processes: the digest is always the reference's, the audit passes.
 
-`STRETTO_CHAOS_RUNS` says how many (8 by default), `STRETTO_CHAOS_SEED` where to begin: a failure names its seed.
+`STRETTO_CHAOS_RUNS` says how many (6 by default), `STRETTO_CHAOS_SEED` where to begin: a failure names its seed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stretto.core.errors import UsageError
 ZOO = Path(__file__).parent.parent / "bits" / "zoo.py"
 TEXT = ZOO.read_text()
 ARGS = ("--kinds", "cnn,mlp", "--samples", "96", "--batch", "16", "--epochs", "5", "--pause", "0.01")
-RUNS = int(os.environ.get("STRETTO_CHAOS_RUNS", "8"))
+RUNS = int(os.environ.get("STRETTO_CHAOS_RUNS", "6"))
 FIRST = int(os.environ.get("STRETTO_CHAOS_SEED", "0"))
 FAILPOINTS = ("build", "bucket", "header", "told", "receive", "received", "send", "sent", "committed")
 

@@ -116,6 +116,7 @@ def test_after_a_kill_of_everything_another_number_of_workers_ends_with_the_same
     assert refused.returncode == 2 and "has finished" in refused.stderr
 
 
+@pytest.mark.slow
 def test_random_kills_of_the_whole_job_with_saves_under_way(
     launch: Launch, resume: Callable[..., Launched], tmp_path: Path, reference: str
 ) -> None:
@@ -167,6 +168,7 @@ def test_without_a_checkpoint_the_death_of_everybody_is_the_end(launch: Launch) 
 
 
 @pytest.mark.parametrize("notice", ["SIGTERM", pytest.param("drain", marks=pytest.mark.long)])
+@pytest.mark.slow
 def test_a_notice_to_the_last_agent_takes_a_checkpoint_of_the_very_step(
     launch: Launch, resume: Callable[..., Launched], tmp_path: Path, reference: str, notice: str
 ) -> None:

@@ -100,6 +100,7 @@ def test_a_script_that_comes_to_its_end_finishes_the_run(start: Start) -> None:
     assert run.result["state"] == "finished"
 
 
+@pytest.mark.slow
 def test_hooks_save_and_load_the_very_step_on_all_ranks(start: Start) -> None:
     run = start("hooked", ("--workers", "1:3", "--start", "2"))
     run.until(lambda: "epoch 5 with 2" in said(run))
@@ -163,7 +164,8 @@ def test_mistakes_in_the_call_are_said_with_their_fix(tmp_path: Path, options: l
 def seen_ms(marks: list[tuple[float, str]], generation: int) -> tuple[float, float]:
     """The least and the most that the pause before this generation can have been, by the first rank's own clock."""
     began = [k for k, (_, kind) in enumerate(marks) if kind == "began"][generation]
-    last = max(t for t, kind in marks[:began] if kind == "stepped")
+    stepped = max(k for k, (_, kind) in enumerate(marks[:began]) if kind == "stepped")
+    last = max(t for t, kind in marks[:stepped] if kind == "steps")  # between this and `stepped` the agent was told of the step
     before = next(t for t, kind in marks[began:] if kind == "steps")
     after = next(t for t, kind in marks[began:] if kind == "stepped")
     return (before - marks[began][0]) * 1e3, (after - last) * 1e3
@@ -176,6 +178,7 @@ SCHEDULES = [pytest.param((1, 0), id="scale-kill"),
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.slow
 def test_a_pause_is_the_time_between_two_steps_of_the_script(start: Start, tmp_path: Path, schedule: tuple[int, ...]) -> None:
     run = start("clocked", ("--workers", "1:3", "--nproc-per-node", "2"), ("--marks", str(tmp_path / "marks")))
     trained, world = 1, 2

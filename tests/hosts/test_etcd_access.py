@@ -90,6 +90,7 @@ def refused(agent: Agent) -> str:
 # ---- users
 
 
+@pytest.mark.slow
 def test_two_agents_train_through_an_etcd_with_users_and_the_password_is_written_nowhere(
     near: Callable[..., Job], users: EtcdProcess, tmp_path: Path
 ) -> None:

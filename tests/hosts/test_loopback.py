@@ -35,6 +35,7 @@ def near(tmp_path: Path) -> Iterator[Callable[..., Job]]:
 
 
 @pytest.mark.parametrize("dies", [True, False])
+@pytest.mark.slow
 def test_a_newcomer_that_dies_while_it_hands_the_state_on_costs_the_job_nothing(near: Callable[..., Job], dies: bool) -> None:
     one = near(paced(epochs=10))
     start(one, "h1", "--slots", "1", workers="3", env=SECRET)

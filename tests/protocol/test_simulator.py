@@ -12,7 +12,7 @@ from stretto.simulation.rosters import __main__ as command
 from stretto.simulation.rosters.run import simulate
 from tests.protocol.mutants import MUTANTS
 
-SEEDS = int(os.environ.get("SEEDS", "500"))
+SEEDS = int(os.environ.get("SEEDS", "300"))
 PARTS = 10
 
 

@@ -163,6 +163,7 @@ def test_nodes_policies_and_tokens_are_listed_and_changed(server: Running) -> No
     assert "is revoked" in stretto(server, "tokens", "revoke", secret.split("_")[1])
 
 
+@pytest.mark.slow
 def test_what_a_server_has_recorded_is_replayed_under_other_policies(server: Running, tmp_path: Path) -> None:
     with server.client() as client:
         made = [client.submit(job(f"past-{place}", steps=30, most=2)).id for place in range(3)]

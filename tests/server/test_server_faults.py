@@ -59,6 +59,7 @@ def test_a_killed_server_finds_its_jobs_again_and_starts_nothing_twice(tmp_path:
             assert (curve.step[0], curve.step[-1]) == (0, 39)
 
 
+@pytest.mark.slow
 def test_a_server_killed_again_and_again_loses_and_doubles_no_event(tmp_path: Path) -> None:
     with running(tmp_path / "home", slots=2) as server:
         with server.client() as client:

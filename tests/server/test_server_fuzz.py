@@ -82,6 +82,7 @@ def send(url: str, token: str, *, wanted: int, run: int, folder: Path) -> tuple[
 
 
 @pytest.mark.timeout(0 if REQUESTS > 2000 else 600)
+@pytest.mark.slow
 def test_hostile_requests_cause_no_server_error_no_hang_and_no_growth(target: tuple[str, str, int, Path], tmp_path: Path) -> None:
     """Two senders at once: making up requests costs more than answering them, and servers have more than one client."""
     url, token, pid, errors = target
@@ -111,7 +112,7 @@ def test_hostile_requests_cause_no_server_error_no_hang_and_no_growth(target: tu
     assert "Traceback" not in errors.read_text()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     job=st.none() | st.text(max_size=20),
     last=st.none() | st.text(max_size=30),

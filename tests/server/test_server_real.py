@@ -67,6 +67,7 @@ def test_jobs_share_are_resized_paused_and_killed_and_end_with_the_reference_dig
             assert again.job(first).pause_ms > 0
 
 
+@pytest.mark.slow
 def test_a_paused_job_goes_on_from_its_checkpoint_to_the_reference_digest(tmp_path: Path) -> None:
     expected = reference(15)
     with running(tmp_path / "home", slots=2, launcher=STRETTO) as server, server.client() as client:

@@ -37,6 +37,7 @@ def run(*arguments: str, **env: str) -> str:
     return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_slices_from_outside_give_the_bits_of_the_same_slices_in_the_script() -> None:
     outside = run(STRETTO_SLICES="4")
     assert outside.startswith("digest 4 ")

@@ -98,6 +98,7 @@ print("digest", job.digest())
     ("setattr(dataset, 'level', dataset.level + 1)", 0),
     pytest.param("dataset.level = epoch + 1", 1, marks=pytest.mark.long),
 ])
+@pytest.mark.slow
 def test_a_worker_whose_dataset_is_another_one_is_refused_and_one_whose_is_the_same_joins(
     launch: Any, tmp_path: Path, change: str, processes: int
 ) -> None:
@@ -130,6 +131,7 @@ def plain(text: str, folder: Path) -> str:
     pytest.param("dataset.harder()", "`dataset.level` is 1 here and", marks=pytest.mark.long),
     pytest.param("dataset.level = epoch + 1", "", marks=pytest.mark.long),
 ])
+@pytest.mark.slow
 def test_a_dataset_that_is_another_one_after_a_resume_is_refused(launch: Any, tmp_path: Path, change: str, refusal: str) -> None:
     text = SCRIPT.replace("CHANGE", change)
     saving = ("--checkpoint", str(tmp_path / "saved"), "--checkpoint-every", "2")

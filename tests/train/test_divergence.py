@@ -160,6 +160,7 @@ def test_workers_that_do_different_things_stop_before_the_step_is_committed(laun
     assert "Traceback" not in run.output()
 
 
+@pytest.mark.slow
 def test_the_same_script_on_both_workers_is_not_stopped(launch, tmp_path):
     """A control: nothing of the above is noticed where nothing differs, for longer than a whole turn of the tensors."""
     text = script(epoch=STAGED, epochs=14, pause=0)
@@ -168,6 +169,7 @@ def test_the_same_script_on_both_workers_is_not_stopped(launch, tmp_path):
     assert run.result["digest"] == plain(text, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_local_count_is_refused_at_a_resume_too_where_nobody_is_left_to_compare_with(launch, tmp_path):
     from test_catch_up import kill_everything
 
@@ -180,6 +182,7 @@ def test_a_local_count_is_refused_at_a_resume_too_where_nobody_is_left_to_compar
     assert all(word in done.stdout + done.stderr for word in words), done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_an_attribute_that_was_set_once_is_refused_at_a_resume_too(launch, tmp_path):
     from test_catch_up import kill_everything
 

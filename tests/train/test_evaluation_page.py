@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from launching import environment
 
 PAGE = Path(__file__).parents[2] / "docs" / "evaluation.md"
@@ -20,6 +21,7 @@ assert torch.equal(alone.compute(), f1.compute())
 """
 
 
+@pytest.mark.slow
 def test_the_pages_script_runs(tmp_path: Path) -> None:
     script, = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "script.py").write_text(script + CHECK)

@@ -153,7 +153,7 @@ def test_sweeps_that_end_or_are_left_leave_no_process_and_no_file_behind(job: Jo
     sweep(loader)
     before = left()
     assert before[0] == 0
-    for k in range(50):
+    for k in range(20):
         for step in loader:
             for _ in step:
                 pass
@@ -161,7 +161,7 @@ def test_sweeps_that_end_or_are_left_leave_no_process_and_no_file_behind(job: Jo
                 break
     after = left()
     assert after[0] == 0
-    assert after[1] < before[1] + 25, "a file for every other sweep is a leak; a slice that is still held is not"
+    assert after[1] < before[1] + 10, "a file for every other sweep is a leak; a slice that is still held is not"
 
 
 def test_slices_are_had_again_after_all_of_a_sweep_were_fetched() -> None:

@@ -48,6 +48,7 @@ def python(
     return subprocess.run([sys.executable, str(path)], env=env, text=True, capture_output=True, timeout=GUARD_S, check=False)
 
 
+@pytest.mark.slow
 def test_what_is_set_before_or_after_join_stays(tmp_path: Path) -> None:
     chosen = "torch.set_float32_matmul_precision('high'); torch.set_default_dtype(torch.float64)"
     for place in ("before", "after"):
@@ -58,6 +59,7 @@ def test_what_is_set_before_or_after_join_stays(tmp_path: Path) -> None:
     assert done.stdout.split()[0] == "2", done.stderr
 
 
+@pytest.mark.slow
 def test_what_stretto_sets_is_told_in_one_line_and_what_was_chosen_is_not(tmp_path: Path) -> None:
     told = [line for line in python(tmp_path).stderr.splitlines() if line.startswith("stretto")]
     assert len(told) == 1
