@@ -65,7 +65,7 @@ lint: setup  ## ruff, pyright, import-linter
 format: setup  ## let ruff fix what it can
 	$(VENV)/bin/ruff check --fix .
 
-test: test-core test-page  ## the suite: about 10 minutes on two cores; says what it skipped and why
+test: test-core test-page  ## the suite: about 11 minutes on two cores; says what it skipped and why
 
 SUITE := $(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder
 

@@ -202,6 +202,7 @@ def test_only_requests_that_are_signed_with_the_jobs_token_are_answered() -> Non
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed: apt-get install openssl")
+@pytest.mark.slow
 def test_with_certificates_agents_speak_tls_and_listen_to_nobody_without_one_of_the_same_ca(tmp_path: Path) -> None:
     def shared(folder: str) -> Shared:
         (tmp_path / folder).mkdir()

@@ -175,6 +175,7 @@ def test_a_worker_with_another_model_is_refused_with_both_and_the_job_goes_on(la
     assert audit(run.records()).holds
 
 
+@pytest.mark.slow
 def test_misplaced_workers_are_refused_and_the_job_goes_on_without_more_of_them(launch: Launch, alone: dict[int, str]) -> None:
     """Fewer than the job was started with: a refusal does not fail a job that can go on."""
     run = launch(script("""

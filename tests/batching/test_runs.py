@@ -104,6 +104,7 @@ def test_a_run_whose_batch_followed_its_workers_is_replayed_to_its_digest_on_oth
     assert other.result["digest"] != run.result["digest"]
 
 
+@pytest.mark.slow
 def test_a_death_changes_the_batch_and_every_sample_is_still_in_one_step(launch: Launch):
     text = script(policy="stretto.PerWorker(16)", rule="stretto.LinearScale()", epochs=4, pause_s=0.01)
     run = launch(text, "--workers", "1:2", "--start", "2", name="first")

@@ -192,6 +192,7 @@ def test_a_notice_to_the_last_agent_takes_a_checkpoint_of_the_very_step(
 
 
 @pytest.mark.parametrize("victim", [pytest.param("w0", marks=pytest.mark.long), "w1"])
+@pytest.mark.slow
 def test_a_worker_that_dies_in_a_save_costs_that_save_only(launch: Launch, tmp_path: Path, reference: str, victim: str) -> None:
     run = begin(launch, tmp_path, "--workers", "2", every="4", env={"STRETTO_FAILPOINT": f"save-synced:1:{victim}"})
     assert run.end() == 0, run.output()

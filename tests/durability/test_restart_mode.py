@@ -62,6 +62,7 @@ def needs(package: str) -> pytest.MarkDecorator:
      pytest.param("accelerated", marks=[pytest.mark.long, needs("accelerate")]),
      pytest.param("lit", marks=[pytest.mark.long, needs("lightning")])],
 )
+@pytest.mark.slow
 def test_an_unmodified_script_is_scaled_two_three_one_and_finishes(start: Start, script: str) -> None:
     run = start(script, ("--workers", "1:3", "--nproc-per-node", "2"), ("--epochs", "40", "--pause", "0.3"))
     run.until(lambda: "epoch 1 with 2" in said(run))

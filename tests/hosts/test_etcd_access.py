@@ -166,6 +166,7 @@ def test_two_agents_train_through_an_etcd_that_asks_for_client_certificates(near
     assert one.finish() == one.cluster.reference(one)
 
 
+@pytest.mark.slow
 def test_each_mistake_with_certificates_names_the_option_that_mends_it(near: Callable[..., Job], sealed: tuple) -> None:
     process, own, other = sealed
     one = near(f"etcds://{process.endpoint}")

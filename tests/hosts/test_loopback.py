@@ -80,6 +80,7 @@ def test_two_hosts_have_one_chief_at_the_top_and_a_barrier_holds_across_them(nea
 # ---- the host that holds the store is lost while it trains
 
 
+@pytest.mark.slow
 def test_without_the_store_a_host_that_needs_a_change_says_so_and_ends(near: Callable[..., Job]) -> None:
     one = near(paced(epochs=2000))
     first = start(one, "h1", "--slots", "1", workers="1:2", env=SECRET)

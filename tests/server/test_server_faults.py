@@ -121,6 +121,7 @@ def test_a_script_that_fails_at_once_is_classified(server: Running, tmp_path: Pa
         assert "is not a folder here" in str(client.wait(nowhere.id, timeout_s=120).error)
 
 
+@pytest.mark.slow
 def test_a_job_that_never_becomes_ready_is_ended(server: Running) -> None:
     with server.client() as client:
         made = client.submit(job("hangs", more=("--hang",), ready_timeout_s=2)).id
@@ -195,6 +196,7 @@ def test_a_locked_database_delays_and_loses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="mounting a small file system needs root")
+@pytest.mark.slow
 def test_a_full_disk_stops_nothing_for_good(tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
@@ -223,6 +225,7 @@ def test_a_full_disk_stops_nothing_for_good(tmp_path: Path) -> None:
         subprocess.run(["umount", "-l", str(small)], check=False)
 
 
+@pytest.mark.slow
 def test_a_clock_that_jumps_loses_no_job_holds_none_and_starts_none_twice(tmp_path: Path) -> None:
     clock, day = tmp_path / "clock", 86400
     clock.write_text("0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from server_harness import job, running, until
 
 LONG = {"steps": 100_000, "step_s": 0.1}
@@ -32,6 +33,7 @@ def test_a_running_job_makes_room_for_one_that_waits_and_grows_when_it_leaves(tm
         assert causes == ["leave", "join"]
 
 
+@pytest.mark.slow
 def test_under_the_quality_policy_workers_go_where_the_reported_loss_falls(tmp_path: Path) -> None:
     with running(tmp_path / "home", slots=5, policy="quality") as server, server.client() as client:
         stands = client.submit(job("stands", most=4, more=("--fall", "0.5", "--floor", "0.5", "--noise", "0.01"), **LONG)).id

@@ -58,6 +58,7 @@ def alone() -> dict[str, str]:
     return {kind: check(f"print({kind})", head=JOBS).split()[-1] for kind in KINDS}
 
 
+@pytest.mark.slow
 def test_jobs_one_after_the_other_have_the_digests_of_processes_of_their_own(alone: dict[str, str]) -> None:
     assert len(set(alone.values())) == len(KINDS)
     order = [*KINDS, *KINDS[:2]]
