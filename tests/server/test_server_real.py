@@ -174,11 +174,11 @@ def test_kills_of_workers_agents_and_the_server_at_random_change_no_digest(tmp_p
     chance = random.Random(seed)
     epochs = 20
     expected = reference(epochs)
-    made: list[str] = []
     kills: dict[str, int] = {"server": 0, "agent": 0, "worker": 0}
-    until_s = time.monotonic() + CHAOS_S
     with running(tmp_path / "home", slots=2, launcher=STRETTO, policy="goodput") as server:
         client = server.client()
+        made = _resized(client, epochs)
+        until_s = time.monotonic() + CHAOS_S
         while time.monotonic() < until_s:
             try:
                 made = _feed(client, made, epochs)
@@ -213,6 +213,15 @@ def test_kills_of_workers_agents_and_the_server_at_random_change_no_digest(tmp_p
         assert resizes > 0, "a control: jobs were resized"
         client.close()
         until(lambda: not left_over(made), what="nothing is left over", timeout_s=GUARD_S)
+
+
+def _resized(client: Client, epochs: int) -> list[str]:
+    """The first job, after a change of its size that nothing has disturbed."""
+    first = client.submit(real("chaos-0", epochs=epochs, pause_s=0.1, restarts=100), key="chaos-0").id
+    wait_for_step(client, first, 2)
+    client.scale(first, 3 - client.job(first).workers)
+    until(lambda: client.job(first).resizes > 0, what="it has another size", timeout_s=GUARD_S)
+    return [first]
 
 
 def _feed(client: Client, made: list[str], epochs: int) -> list[str]:
