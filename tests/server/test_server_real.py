@@ -217,7 +217,7 @@ def test_kills_of_workers_agents_and_the_server_at_random_change_no_digest(tmp_p
 
 def _resized(client: Client, epochs: int) -> list[str]:
     """The first job, after a change of its size that nothing has disturbed."""
-    first = client.submit(real("chaos-0", epochs=epochs, pause_s=0.1, restarts=100), key="chaos-0").id
+    first = client.submit(real("chaos-0", epochs=epochs, pause_s=0.03, restarts=100), key="chaos-0").id
     wait_for_step(client, first, 2)
     client.scale(first, 3 - client.job(first).workers)
     until(lambda: client.job(first).resizes > 0, what="it has another size", timeout_s=GUARD_S)
@@ -228,7 +228,7 @@ def _feed(client: Client, made: list[str], epochs: int) -> list[str]:
     living = [one for one in made if not client.job(one).state.ended]
     if len(living) < 3:
         name = f"chaos-{len(made)}"
-        made = [*made, client.submit(real(name, epochs=epochs, pause_s=0.05, restarts=100), key=name).id]
+        made = [*made, client.submit(real(name, epochs=epochs, pause_s=0.03, restarts=100), key=name).id]
     return made
 
 
