@@ -203,17 +203,33 @@ LAST = {
 }
 
 
-@pytest.mark.parametrize("case", LAST)
-def test_a_newcomer_that_differs_and_is_the_last_one_left_stops_the_job(launch, tmp_path, case):
-    """Everybody that it could be compared with died after it had the state and before its first exchange."""
-    text, words = LAST[case]
+def bereaved(launch, text, tmp_path):
+    """A run whose first worker is killed by the newcomer, where the script says so."""
     pid = tmp_path / "pid"
     kill = f"os.path.exists('{pid}') and (os.kill(int(open('{pid}').read()), 9), os.remove('{pid}'))"
     run = launch(text.replace("BEREFT", f"WORKER == 'w1' and {kill}"), "--workers", "1:2", "--max-restarts", "0")
     run.until_step(8)
     pid.write_text(str(run.pids()["w0"]))
     run.ask("scale", workers=2)
+    run.until(lambda: not pid.exists())
+    return run
+
+
+@pytest.mark.parametrize("case", LAST)
+def test_a_newcomer_that_differs_and_is_the_last_one_left_stops_the_job(launch, tmp_path, case):
+    """Everybody that it could be compared with died after it had the state and before its first exchange."""
+    text, words = LAST[case]
+    run = bereaved(launch, text, tmp_path)
     assert run.end() != 0, run.output()
-    assert not pid.exists() and words in run.output(), run.output()
+    assert words in run.output(), run.output()
     assert "Traceback" not in run.output()
     assert {commit.workers for commit in run.commits()} == {1} and len(run.commits()) < 20, "it has committed nothing alone"
+
+
+@pytest.mark.slow
+def test_a_newcomer_that_is_the_last_one_left_and_does_not_differ_goes_on(launch, tmp_path):
+    """A control: what the script sets in every epoch is not taken for something that was set once."""
+    text = script(epoch="model[2].p = 0.1").replace("for a, b", "BEREFT\n        for a, b")
+    run = bereaved(launch, text, tmp_path)
+    assert run.end() == 0, run.output()
+    assert run.result["digest"] == plain(text.replace("BEREFT", "pass"), tmp_path)

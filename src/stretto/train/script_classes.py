@@ -10,12 +10,11 @@ from typing import Any
 
 import torch
 
-from stretto.train.script_flow import dotted, names, parse, stored
+from stretto.train.script_flow import STEERING, dotted, names, parse, stored
 
 REACH = 3
 """How far objects are followed into each other."""
 MOST = 200
-_STEERING = {"step", "zero_grad", "backward", "exit", "load_state_dict", "update_parameters", "requires_grad_"}
 _INIT = {"__init__", "__post_init__", "reset", "load_state_dict", "__setstate__"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -77,7 +76,7 @@ def _tested(kind: ast.ClassDef) -> frozenset[str]:
 
 def _steers(node: ast.AST, chosen: set[str]) -> bool:
     if isinstance(node, ast.Call):
-        return isinstance(node.func, ast.Attribute) and (node.func.attr in _STEERING or node.func.attr.endswith("_"))
+        return isinstance(node.func, ast.Attribute) and (node.func.attr in STEERING or node.func.attr.endswith("_"))
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
         return dotted(node) in chosen or not dotted(node).startswith("self.")
     return False

@@ -9,6 +9,8 @@ import ast
 import functools
 import linecache
 
+STEERING = {"step", "zero_grad", "backward", "exit", "load_state_dict", "update_parameters", "requires_grad_"}
+"""Methods that change what is trained: an `if` around one of them decides something."""
 _MUTATING = {"append", "appendleft", "extend", "insert", "add", "update", "pop", "popleft", "clear", "remove", "setdefault"}
 _LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise)
 _LOGGING = {"print", "log", "info", "debug", "warning", "write", "set_postfix", "set_description", "add_scalar", "append", "sum",

@@ -10,11 +10,8 @@ import ast
 import functools
 from collections.abc import Iterable, Iterator
 
-from stretto.train.script_flow import called_name, carried, dotted, names, parse, shown_in, stored
+from stretto.train.script_flow import STEERING, called_name, carried, dotted, names, parse, shown_in, stored
 from stretto.train.script_reads import trains_with
-
-_STEERING = {"step", "zero_grad", "backward", "exit", "load_state_dict", "update_parameters", "requires_grad_"}
-"""Methods that change what is trained: an `if` around one of them decides something."""
 
 
 def carried_at(path: str, line: int) -> list[str]:
@@ -166,7 +163,7 @@ def _steers(node: ast.AST, chosen: set[str]) -> bool:
     if isinstance(node, ast.Break | ast.Return | ast.Raise | ast.Continue):
         return True
     if isinstance(node, ast.Call):
-        return isinstance(node.func, ast.Attribute) and node.func.attr in _STEERING
+        return isinstance(node.func, ast.Attribute) and node.func.attr in STEERING
     if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store):
         return dotted(node) in chosen or not (isinstance(node, ast.Attribute) and dotted(node).startswith("self."))
     return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in chosen
