@@ -43,7 +43,8 @@ def check_shared(shared: Shared) -> None:
             for parameter in _stepped(optimizer):
                 if parameter not in held:
                     raise ScriptError(f"job.share({name}=…) steps a parameter of shape {tuple(parameter.shape)} that is in no "
-                                      "shared module, so newcomers would not get it: give its module to job.share as well")
+                                      "shared module, so newcomers would not get it: give its module to job.share as well; a "
+                                      "parameter in no module at all goes into torch.nn.ParameterList([parameter])")
 
 
 @dataclass(slots=True)
