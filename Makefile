@@ -19,9 +19,10 @@ PYTEST := $(PY) -m pytest
 
 INSTALLED := $(VENV)/.installed
 PEERS := $(VENV)/.peers
+DOCS := $(VENV)/.docs
 BENCHMARKS := overhead exchange rescale start checkpoint resume policies server sharing dashboard noise straggler autoscale hosts
 
-.PHONY: help setup test-deps web pins lint format test test-long demo experiments bench bench-page clean \
+.PHONY: help setup test-deps web docs pins lint format test test-long demo experiments bench bench-page clean \
         test-core test-slow test-page test-again test-chaos test-exits test-sim test-durability test-hosts test-hosts-core test-hosts-chaos test-fuzz test-server-chaos test-ordinary test-programs \
         $(addprefix bench-,$(BENCHMARKS))
 
@@ -44,13 +45,21 @@ $(PEERS): requirements/peers.txt $(INSTALLED)
 	$(PY) -m pip install --quiet --constraint requirements/constraints.txt --requirement requirements/peers.txt
 	touch $@
 
+$(DOCS): requirements/docs.txt $(INSTALLED)
+	$(PY) -m pip install --quiet --constraint requirements/constraints.txt --requirement requirements/docs.txt
+	touch $@
+
 test-deps:  ## install what tests use beside Python: etcd, Chromium, sshd, PostgreSQL, iproute2, iptables (root)
 	.ci/deps
 
 web: setup  ## build the dashboard into the package
 	$(PY) web/build.py
 
-pins: $(PEERS)  ## write requirements/constraints.txt from what .venv has now
+docs: $(DOCS)  ## build the documentation into site/; a broken link, anchor or name fails it
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
+pins: $(PEERS) $(DOCS)  ## write requirements/constraints.txt from what .venv has now
 	{ head -n 2 requirements/constraints.txt; \
 	  $(PY) -m pip freeze --exclude-editable | sed -e '/^#/d' -e 's/^\(torch==[^+]*\)+.*/\1/'; } > $(VENV)/pins.txt
 	mv $(VENV)/pins.txt requirements/constraints.txt
@@ -69,7 +78,7 @@ test: test-core test-page  ## the suite: about 11 minutes on two cores; says wha
 
 SUITE := $(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-test-core: setup
+test-core: setup $(DOCS)
 	$(SUITE) -m 'not hosts and not slow and not long and not page' $(ARGS)
 
 test-slow: setup  ## what takes too long for `make test`; CI runs it
@@ -122,7 +131,7 @@ test-server-chaos: setup  ## ten minutes of kills of workers, agents and the ser
 demo: setup  ## train while workers come, go and are killed; compare the bits; draw it (3 minutes)
 	$(PY) examples/demo.py $(ARGS)
 
-experiments: setup  ## batch size and learning rate: the figures of docs/experiments.md
+experiments: setup  ## batch size and learning rate: the figures of docs/explanation/experiments.md
 	$(PY) -m experiments $(ARGS)
 
 ##@ Measure (a table, and benchmarks/results/NAME.json)
@@ -144,7 +153,7 @@ bench-straggler: $(PEERS)  ## one slow worker: rebalanced against ignored
 bench-autoscale: $(PEERS)  ## time and cost of jobs that size themselves
 bench-hosts: $(PEERS)  ## losing a host, beside torchrun (root)
 
-bench-page: setup  ## write docs/benchmarks.md and the README's table from the results
+bench-page: setup  ## write docs/explanation/benchmarks.md and the README's table from the results
 	$(PY) -m benchmarks.page
 
 $(addprefix bench-,$(BENCHMARKS)): bench-%:
@@ -153,4 +162,4 @@ $(addprefix bench-,$(BENCHMARKS)): bench-%:
 ##@ Clean
 
 clean:  ## remove what tools left behind; .venv stays
-	rm -rf .pytest_cache .ruff_cache .hypothesis .import_linter_cache .schemathesis dist build demo
+	rm -rf .pytest_cache .ruff_cache .hypothesis .import_linter_cache .schemathesis dist build demo site

@@ -1,4 +1,4 @@
-"""The figures of docs/experiments.md."""
+"""The figures of docs/explanation/experiments.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures and docs/experiments.md from the results: every number on the page, and what follows from it, is written here."""
+"""Figures and docs/explanation/experiments.md from the results: every number on the page, and what follows from it, is written here."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def write(results: Path) -> None:
         if path.exists():
             document = json.loads(path.read_text())
             parts.append(section(document["found"], int(document["seeds"])))
-    (DOCS / "experiments.md").write_text("\n".join(parts))
-    print("written to docs/experiments.md")
+    (DOCS / "explanation" / "experiments.md").write_text("\n".join(parts))
+    print("written to docs/explanation/experiments.md")
 
 
 HEAD = """# Experiments
@@ -71,7 +71,7 @@ def scaling(found: dict[str, Any], seeds: int) -> str:
             lines.append(f"| {method} | " + " | ".join(cells) + " |")
         lines.append("")
         held += _verdict_scaling(task, entry, cases)
-    return "\n".join([*lines, "![held-out loss by scale](figures/scaling.png)", "", *held, ""])
+    return "\n".join([*lines, "![held-out loss by scale](../figures/scaling.png)", "", *held, ""])
 
 
 def _verdict_scaling(task: str, entry: dict[str, Any], cases: list[str]) -> list[str]:
@@ -109,7 +109,7 @@ def momentum(found: dict[str, Any], seeds: int) -> str:
         mean, half = interval(gaps)
         word = "lower" if mean - half > 0 else "higher" if mean + half < 0 else "not different"
         verdicts.append(f"* {case}: the peak with the ramp is {word} (jump − ramp = {mean:.2f} ± {half:.2f}, paired by seed).")
-    return "\n".join([*lines, "", "![loss after the change](figures/momentum.png)", "", *verdicts, ""])
+    return "\n".join([*lines, "", "![loss after the change](../figures/momentum.png)", "", *verdicts, ""])
 
 
 def estimate(found: dict[str, Any], seeds: int) -> str:
@@ -132,7 +132,7 @@ def estimate(found: dict[str, Any], seeds: int) -> str:
         measured, predicted = base / statistics.fmean(s for s, _ in runs), (phi + 16) / (phi + int(batch))
         misses.append(abs(measured / predicted - 1))
         lines.append(f"| {batch} | {_pm([s for s, _ in runs], 0)} | {measured:.2f} | {predicted:.2f} | {phi:.0f} |")
-    return "\n".join([*lines, "", "![noise scale](figures/noise.png)", "",
+    return "\n".join([*lines, "", "![noise scale](../figures/noise.png)", "",
                       f"* The online estimate is within {max(abs(one - 1) for one in ratios):.0%} of the offline one everywhere.",
                       f"* The predicted efficiency is off by {statistics.fmean(misses):.0%} in the mean and {max(misses):.0%} at "
                       "most.", ""])
@@ -157,7 +157,7 @@ def adaptive(found: dict[str, Any], seeds: int) -> str:
         way = ", ".join(f"{batch} from step {step}" for step, batch in entry["adaptive"]["batches"])
         first = entry["fixed"]["16"]["seconds"]
         verdicts.append(_verdict_adaptive(workers, first / entry["adaptive"]["seconds"], ratio, best, way))
-    return "\n".join([*lines, "", "![time to target](figures/adaptive.png)", "", *verdicts, ""])
+    return "\n".join([*lines, "", "![time to target](../figures/adaptive.png)", "", *verdicts, ""])
 
 
 def _verdict_adaptive(workers: str, faster: float, ratio: float, best: str, way: str) -> str:

@@ -19,7 +19,7 @@ import pytest
 from script_errors import ELSEWHERE, Raised, raised, samplers
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)#:\s]+)(#[^)]*)?\)")
 CODE = re.compile(r"```.*?\n(.*?)```|`([^`\n]+)`", re.DOTALL)
 WORDS = {"is", "needs", "and", "alone", "adds", "writes", "then", "gives", "spreads"}
@@ -31,20 +31,20 @@ def _code(page: Path) -> str:
     return "\n".join("".join(pair) for pair in CODE.findall(page.read_text()))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_relative_link_leads_somewhere(page: Path) -> None:
     missing = [target for target, _ in LINK.findall(page.read_text()) if not (page.parent / target).exists()]
     assert not missing
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_make_target_exists(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {word for line in re.findall(r"^\s*make ([a-z -]+)", _code(page), re.MULTILINE) for word in line.split()}
     assert named <= targets | {"bench-"}, named - targets
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_verb_exists(page: Path) -> None:
     from stretto.cli.verbs import VERBS
 
@@ -70,12 +70,12 @@ def test_the_readme_begins_with_one_sentence_and_two_commands() -> None:
     assert lines[7] == "```"
 
 
-# ---- docs/porting.md: every refusal is in its table
+# ---- docs/guides/porting.md: every refusal is in its table
 
 
 def _phrases() -> list[str]:
     """What the table quotes, of the messages that scripts raise: the code in the first cell of each row."""
-    part = (ROOT / "docs" / "porting.md").read_text().split("## Refusals and cures")[1].split("### Before a worker is admitted")[0]
+    part = (ROOT / "docs" / "guides" / "porting.md").read_text().split("## Refusals and cures")[1].split("### Before a worker is admitted")[0]
     cells = [line.split(" | ")[0] for line in part.splitlines() if line.startswith("| `")]
     return [phrase for cell in cells for phrase in re.findall(r"`([^`]+)`", cell)]
 
@@ -131,13 +131,13 @@ PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
 def _scripts() -> Iterator[tuple[str, str]]:
-    for name in ("README.md", "docs/porting.md"):
+    for name in ("README.md", "docs/guides/porting.md"):
         for number, diff in enumerate(DIFF.findall((ROOT / name).read_text())):
             for sign, other, when in (("-", "+", "before"), ("+", "-", "after")):
                 lines = [line[1:] for line in diff.splitlines() if not line.startswith(other)]
                 assert all(line[:1] in (sign, other, " ", "") for line in diff.splitlines()), diff
                 yield f"{name} {number} {when}", "\n".join(lines)
-    for page in sorted((ROOT / "docs").glob("*.md")):
+    for page in sorted((ROOT / "docs").rglob("*.md")):
         for number, block in enumerate(PYTHON.findall(page.read_text()) if page.name not in OTHERS else ()):
             yield f"docs/{page.name} {number}", BEGINNINGS.get(page.name, "") + block
 
@@ -163,7 +163,7 @@ def test_scripts_in_the_pages_run(tmp_path: Path) -> None:
     """Both sides of every diff and all blocks of Python, one after the other; and one that must fail: a loop without zero_grad."""
     scripts = dict(_scripts())
     assert len(scripts) >= 15
-    scripts["control"] = scripts["docs/porting.md 0 after"].replace("optimizer.zero_grad()", "pass")
+    scripts["control"] = scripts["docs/guides/porting.md 0 after"].replace("optimizer.zero_grad()", "pass")
     paths = []
     for number, (name, text) in enumerate(scripts.items()):
         (tmp_path / f"{number}.py").write_text(SETUP + text)
@@ -179,7 +179,7 @@ def test_scripts_in_the_pages_run(tmp_path: Path) -> None:
     assert not failed, "\n".join(failed.values())
 
 
-# ---- docs/api.md: every public attribute, and no other
+# ---- docs/reference/python.md: every public attribute, and no other
 
 INTERNAL = {
     "job": {"options", "note", "noted"},
@@ -210,7 +210,7 @@ def _attributes(kind: type) -> set[str]:
 
 @pytest.mark.parametrize("word", INTERNAL)
 def test_the_api_page_names_every_public_attribute_and_no_other(word: str) -> None:
-    part = (ROOT / "docs/api.md").read_text().split("\n## stretto\n")[1]
+    part = (ROOT / "docs/reference/python.md").read_text().split("\n## stretto\n")[1]
     cells = [line.split(" | ")[0] for line in part.splitlines() if line.startswith("| `")]
     named = {name for cell in cells for name in re.findall(rf"`{word}\.(\w+)", cell)}
     public = _attributes(_classes()[word]) - INTERNAL[word]
@@ -230,7 +230,7 @@ def test_help_shows_every_public_attribute(word: str) -> None:
 def test_the_api_page_has_all_public_names_and_their_arguments() -> None:
     import stretto
 
-    text = (ROOT / "docs/api.md").read_text()
+    text = (ROOT / "docs/reference/python.md").read_text()
     assert {name for name in stretto.__all__ if f"`stretto.{name}" not in text} == set()
     for name in ("PerWorker", "Adaptive", "AdaScale", "LinearScale", "SqrtScale", "LEGW"):
         given = re.search(rf"`{name}\(([^)]*)\)`", text)

@@ -152,7 +152,7 @@ def test_application_metrics_are_reported(launch: Launch):
     assert own[-1].metrics == {"loss": run.commits()[-1].metrics["loss"], "accuracy": 0.5}
     reports = [one for one in run.records() if isinstance(one, Report) and one.of == "job"]
     last = reports[-1].metrics
-    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
     jsonschema.validate(dict(last), json.loads(page.partition("```json")[2].partition("```")[0]))
     assert last["noise"]["measured"] > 10
     assert last["noise"]["scale"] > 0

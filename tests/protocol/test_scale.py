@@ -1,4 +1,4 @@
-"""A thousand workers in one job: what a change costs, counted, not timed (docs/protocol.md has the times)."""
+"""A thousand workers in one job: what a change costs, counted, not timed (docs/explanation/protocol.md has the times)."""
 
 from __future__ import annotations
 

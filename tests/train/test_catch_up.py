@@ -1,7 +1,7 @@
 """What a script does before, between and after its loops comes out as under plain python, whoever joins, dies or resumes.
 
 Each case puts a scheduler's step, an evaluation, counters, random numbers and a saved file into one place of the script: a cell of
-the table in docs/porting.md.
+the table in docs/guides/porting.md.
 """
 
 from __future__ import annotations

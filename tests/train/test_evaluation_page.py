@@ -1,4 +1,4 @@
-"""The script of docs/evaluation.md runs, and prints what one process would count by itself."""
+"""The script of docs/guides/evaluation.md runs, and prints what one process would count by itself."""
 
 import re
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from launching import environment
 
-PAGE = Path(__file__).parents[2] / "docs" / "evaluation.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "evaluation.md"
 
 CHECK = """
 with torch.no_grad():

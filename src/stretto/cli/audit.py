@@ -24,7 +24,7 @@ Several = Annotated[list[str], typer.Argument(metavar="RUN...", help="The run's 
 
 
 RESTART = ("restart mode proves nothing about samples: the script reads its data and saves by itself, so neither steps nor samples "
-           "are in the journal. For a proof, write the script for stretto (docs/restart-mode.md)")
+           "are in the journal. For a proof, write the script for stretto (docs/guides/restart-mode.md)")
 
 
 def command(run: Several, *, runs: Runs = None, json: Json = False) -> None:

@@ -51,7 +51,7 @@ class Flags:
 def open_restarting(options: RunOptions) -> RunFolder:
     if options.checkpoints is not None:
         raise UsageError("--checkpoint does not go with --restart-mode: the script saves and loads by itself "
-                         "(see stretto.on_save and docs/restart-mode.md)")
+                         "(see stretto.on_save and docs/guides/restart-mode.md)")
     options.validate()
     folder = create(options.runs, name=options.name, script=options.script)
     write_json(folder.request, {"name": folder.name, **options.document(), "restart_mode": True, "version": VERSION})

@@ -1,4 +1,4 @@
-"""Asking a run's agent through its control port (docs/architecture.md)."""
+"""Asking a run's agent through its control port (docs/explanation/architecture.md)."""
 
 from __future__ import annotations
 

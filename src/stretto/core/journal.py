@@ -149,7 +149,7 @@ class Report:
     step: int
     metrics: Mapping[str, Any]
     of: str = "script"
-    """`script` for what it reported, `job` for what the library measured (docs/metrics.md)."""
+    """`script` for what it reported, `job` for what the library measured (docs/reference/metrics.md)."""
 
 
 @dataclass(frozen=True, slots=True)

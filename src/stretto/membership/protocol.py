@@ -2,7 +2,7 @@
 
 `decide` has no memory. It is asked again after every change of the view, says the same thing until it has been done,
 and so does not mind messages that are lost, late, doubled or out of order, nor that somebody else has become leader.
-docs/protocol.md has the argument why at most one roster can go on.
+docs/explanation/protocol.md has the argument why at most one roster can go on.
 
 The last roster published is *the* roster. While it is not in effect everywhere, its `base` may still be: the workers
 *concerned* are its members and those that it lets go.

@@ -2,7 +2,7 @@
 
 A record may be late, never wrong: `roster`, `halted` and `tick` only grow, and an agent writes a worker's facts in
 the order in which they happened. A worker that has no record at all has *vanished* with its agent's lease; one whose
-record says `gone` is known to be dead (or to have left). The two are not the same: see docs/protocol.md, "Witnesses".
+record says `gone` is known to be dead (or to have left). The two are not the same: see docs/explanation/protocol.md, "Witnesses".
 Names of workers are never used twice.
 """
 

@@ -4,7 +4,7 @@ All are measured by monotonic clocks on one host each; clocks are never compared
 bounds by how much two clocks may disagree about a duration.
 
 How long a step may take is not among them. A host that is cut off finishes no step once somebody of its roster has
-stopped, however long its lease, because every step needs everybody (docs/protocol.md, "Witnesses"); and where nobody
+stopped, however long its lease, because every step needs everybody (docs/explanation/protocol.md, "Witnesses"); and where nobody
 has, its workers are ended by SIGKILL in the middle of whatever they do, for which `margin_s` is enough.
 """
 

@@ -48,7 +48,7 @@ class Stopped(Left):
 
 
 class Job:
-    """The job as its script sees it. Made by `stretto.join`; docs/api.md has an example.
+    """The job as its script sees it. Made by `stretto.join`; docs/reference/python.md has an example.
 
     Beside the properties and methods below it has these attributes:
 
@@ -166,7 +166,7 @@ class Job:
         """What every worker holds alike, by name: modules, optimizers, schedulers, scalers, torchmetrics, dictionaries of plain
         values and tensors, anything with a state_dict of these. Before the first step.
 
-        `lr_rule` says how the optimizers' learning rates follow the batch (docs/batching.md).
+        `lr_rule` says how the optimizers' learning rates follow the batch (docs/guides/batching.md).
         """
         self._check_open("job.share")
         if self._admission.done:
@@ -208,7 +208,7 @@ class Job:
         shuffle: whether every epoch has an order of its own, from the job's seed. Training shuffles, an evaluation does not.
         reduction: "mean" or "sum", as in the loss function: how a slice's loss comes from those of its samples.
         metrics: torchmetrics objects by name, for an evaluation: they are shared, reset before every sweep over the loader, and
-            their values are in `loader.metrics` after it (docs/evaluation.md).
+            their values are in `loader.metrics` after it (docs/guides/evaluation.md).
         collate_fn: makes a slice of a list of samples; by default torch.utils.data.default_collate.
         num_workers: processes that read ahead, for each worker; 0 reads in the worker itself.
         prefetch_factor: slices that each of those processes holds ready; 2.
@@ -274,7 +274,7 @@ class Job:
         return self._shared.digest(self._admission.place(public=True))
 
     def report(self, **metrics: float) -> None:
-        """Application metrics for the scheduler and the page (docs/metrics.md)."""
+        """Application metrics for the scheduler and the page (docs/reference/metrics.md)."""
         self._check_open("job.report")
         values = reported(metrics)
         if self.chief:

@@ -1,4 +1,4 @@
-"""Application metrics: the one document about a job that a scheduler decides from (docs/metrics.md), told by the chief."""
+"""Application metrics: the one document about a job that a scheduler decides from (docs/reference/metrics.md), told by the chief."""
 
 from __future__ import annotations
 

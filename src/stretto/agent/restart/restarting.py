@@ -32,7 +32,7 @@ from stretto.core.text import quantity
 from stretto.core.version import VERSION
 
 NOTICE = ("restart mode gives none of the three promises: the result depends on the number of workers, everybody stops at every "
-          "change, and samples are the script's own business (see docs/restart-mode.md)")
+          "change, and samples are the script's own business (see docs/guides/restart-mode.md)")
 
 
 class Restarter:

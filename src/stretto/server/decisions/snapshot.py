@@ -133,7 +133,7 @@ def losses(known: Known) -> tuple[tuple[float, float], ...]:
 
 
 def fitted(report: Mapping[str, Any]) -> GoodputModel | None:
-    """The goodput model that a job has reported (docs/metrics.md), or None where it is absent or makes no sense."""
+    """The goodput model that a job has reported (docs/reference/metrics.md), or None where it is absent or makes no sense."""
     model = report.get("model")
     if not isinstance(model, dict):
         return None

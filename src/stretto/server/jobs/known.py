@@ -188,7 +188,7 @@ class Known:
         self.latest = {}
 
     def reported(self, line: dict[str, Any]) -> Point | None:
-        """Metrics: the job's own document (`of: job`, docs/metrics.md), or whatever numbers its script has reported."""
+        """Metrics: the job's own document (`of: job`, docs/reference/metrics.md), or whatever numbers its script has reported."""
         metrics, t = line.get("metrics"), finite(line.get("t"))
         if not isinstance(metrics, dict) or t is None:
             return None

@@ -1,4 +1,4 @@
-"""The shapes of the API: what every route takes and gives. docs/server.md shows them with examples.
+"""The shapes of the API: what every route takes and gives. docs/guides/server.md shows them with examples.
 
 Times are unix seconds (UTC) as numbers; durations have their unit in the name. Ids are made by the server.
 """
