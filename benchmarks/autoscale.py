@@ -35,22 +35,35 @@ def main() -> None:
         script = ["--slice-s", str(args.slice_s), "--steps", str(steps), "--slices", "8", *extra]
         rows += compare(folder, kind, script)
     shutil.rmtree(folder)
-    publish("autoscale", rows, notes=["--workers 1:4 --autoscale efficiency=0.5, beginning with one worker",
-                                      "time: first to last step; cost: worker-seconds, with the workers' starts"])
+    publish(
+        "autoscale",
+        rows,
+        notes=[
+            "--workers 1:4 --autoscale efficiency=0.5, beginning with one worker",
+            "time: first to last step; cost: worker-seconds, with the workers' starts",
+        ],
+    )
 
 
 def compare(folder: Path, kind: str, script: list[str]) -> list[Row]:
     runs: dict[str, Paced] = {}
-    for name, flags in (("auto", ["--workers", f"1:{MOST}", "--autoscale", "efficiency=0.5"]),
-                        ("one", ["--workers", "1"]), ("most", ["--workers", str(MOST)])):
+    for name, flags in (
+        ("auto", ["--workers", f"1:{MOST}", "--autoscale", "efficiency=0.5"]),
+        ("one", ["--workers", "1"]),
+        ("most", ["--workers", str(MOST)]),
+    ):
         print(f"scales {kind}: {name} …", file=sys.stderr, flush=True)
         runs[name] = paced(folder, f"{kind}-{name}", [*flags, "--stragglers", "ignore"], script)
     better = min(("one", "most"), key=lambda name: product(runs[name]))
     figures = {f"{name} {what}": value for name, run in runs.items() for what, value in (("s", run.seconds), ("w·s", run.cost))}
     ratio = product(runs["auto"]) / product(runs[better])
     return [
-        at_most(f"scales {kind}: time × cost, autoscale / {'1 fixed' if better == 'one' else f'{MOST} fixed'}", ratio, 1.1,
-                peers=figures),
+        at_most(
+            f"scales {kind}: time × cost, autoscale / {'1 fixed' if better == 'one' else f'{MOST} fixed'}",
+            ratio,
+            1.1,
+            peers=figures,
+        ),
         inform(f"scales {kind}: sizes taken", None, peers={"sizes": runs["auto"].sizes}),
     ]
 

@@ -27,18 +27,45 @@ def main() -> None:
     options.add_argument("--limit", type=float, default=1800.0)
     args = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="stretto-bench-", dir=ROOT / "benchmarks" / "results") as folder:
-        publish("checkpoint", measure(Path(folder), args.workload, pairs=args.pairs, plain=args.plain, limit_s=args.limit),
-                notes=["a window has 20 steps; the blocking time is that of copying a worker's half of the state"])
+        publish(
+            "checkpoint",
+            measure(Path(folder), args.workload, pairs=args.pairs, plain=args.plain, limit_s=args.limit),
+            notes=["a window has 20 steps; the blocking time is that of copying a worker's half of the state"],
+        )
 
 
 def measure(folder: Path, workload: str, *, pairs: int, plain: int, limit_s: float) -> list[Row]:
     steps = 2 * EVERY * pairs + 2 * EVERY
     process = launch(
-        [PYTHON, "-m", "stretto.cli.main", "run", "--quiet", "--no-tensorboard", "--workers", "2", "--runs", folder / "runs",
-         "--name", "job", "--slice-timeout", "300", "--checkpoint", folder / "saved",
-         "--checkpoint-every", str(2 * EVERY), "--keep", "1",
-         ROOT / "benchmarks" / "scripts" / "checkpoint_stretto.py", folder, workload, str(steps), str(plain)],
-        log=folder / "run.log", env={"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
+        [
+            PYTHON,
+            "-m",
+            "stretto.cli.main",
+            "run",
+            "--quiet",
+            "--no-tensorboard",
+            "--workers",
+            "2",
+            "--runs",
+            folder / "runs",
+            "--name",
+            "job",
+            "--slice-timeout",
+            "300",
+            "--checkpoint",
+            folder / "saved",
+            "--checkpoint-every",
+            str(2 * EVERY),
+            "--keep",
+            "1",
+            ROOT / "benchmarks" / "scripts" / "checkpoint_stretto.py",
+            folder,
+            workload,
+            str(steps),
+            str(plain),
+        ],
+        log=folder / "run.log",
+        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
     )
     try:
         if process.wait(limit_s):
@@ -61,12 +88,23 @@ def rows(times: dict[str, list[float]], checkpoints: list[dict[str, float]], *, 
     write_s = statistics.median(saved[step]["seconds"] for step in began)
     within = max(saved[step]["seconds"] / window for step, window in zip(began, busy, strict=True))
     return [
-        at_most("step time while saving every 20 steps / without", sum(busy) / sum(idle), 1.05, bar="≤ 1.05 ×",
-                peers={"saving s/step": sum(busy) / len(busy) / EVERY, "without s/step": sum(idle) / len(idle) / EVERY}),
-        at_most("time that a save blocks / torch.save in the loop", blocked / plain, 0.1, bar="≤ 1/10",
-                peers={"blocks s": blocked, "torch.save s": plain}),
-        inform("seconds until a save is durable", write_s,
-               peers={"bytes": checkpoints[-1]["bytes"], "share of the window": within}),
+        at_most(
+            "step time while saving every 20 steps / without",
+            sum(busy) / sum(idle),
+            1.05,
+            bar="≤ 1.05 ×",
+            peers={"saving s/step": sum(busy) / len(busy) / EVERY, "without s/step": sum(idle) / len(idle) / EVERY},
+        ),
+        at_most(
+            "time that a save blocks / torch.save in the loop",
+            blocked / plain,
+            0.1,
+            bar="≤ 1/10",
+            peers={"blocks s": blocked, "torch.save s": plain},
+        ),
+        inform(
+            "seconds until a save is durable", write_s, peers={"bytes": checkpoints[-1]["bytes"], "share of the window": within}
+        ),
     ]
 
 

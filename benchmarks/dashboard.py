@@ -119,8 +119,11 @@ def live(browser: Browser, server: Running, job: str, *, seconds: float, size: t
     page.wait_for_selector(".link-live")
     page.evaluate("to => { location.hash = to }", f"/jobs/{job}")
     chart = page.locator("figure").first
-    until(lambda: int(chart.get_attribute("data-points") or 0) >= POINTS, what=f"a curve of {POINTS} points",
-          sleep=lambda: page.wait_for_timeout(50))
+    until(
+        lambda: int(chart.get_attribute("data-points") or 0) >= POINTS,
+        what=f"a curve of {POINTS} points",
+        sleep=lambda: page.wait_for_timeout(50),
+    )
     page.wait_for_timeout(1000)
     before = int(chart.get_attribute("data-points") or 0)
     for one in (page, idle):
@@ -135,12 +138,17 @@ def live(browser: Browser, server: Running, job: str, *, seconds: float, size: t
     tasks, frames = page.evaluate("() => [window.tasks, window.frames_ms]")
     still = idle.evaluate("() => [window.tasks, window.frames_ms]")
     found = {
-        "points": int(chart.get_attribute("data-points") or 0), "grown": int(chart.get_attribute("data-points") or 0) - before,
-        "longest_ms": max(tasks, default=0.0), "tasks": len(tasks), "frame_p99_ms": p99(frames), "frame_most_ms": max(frames),
-        "idle_longest_ms": max(still[0], default=0.0), "idle_frame_most_ms": max(still[1], default=0.0),
+        "points": int(chart.get_attribute("data-points") or 0),
+        "grown": int(chart.get_attribute("data-points") or 0) - before,
+        "longest_ms": max(tasks, default=0.0),
+        "tasks": len(tasks),
+        "frame_p99_ms": p99(frames),
+        "frame_most_ms": max(frames),
+        "idle_longest_ms": max(still[0], default=0.0),
+        "idle_frame_most_ms": max(still[1], default=0.0),
         "heap_mb": page.evaluate("() => (performance.memory?.usedJSHeapSize ?? 0) / 1e6"),
         **cpu_of(trace),
-    }  # fmt: skip
+    }
     page.unroute_all(behavior="ignoreErrors")
     context.close()
     idle_context.close()
@@ -178,19 +186,42 @@ def measure(server: Running, *, rounds: int, seconds: float) -> list[Row]:
         with sync_playwright() as playwright:
             browser = launch(playwright)
             first_view(browser, server, "")  # The first of all starts the browser's own caches.
-            views = {name: [first_view(browser, server, to, curves="points" in name) for _ in range(rounds)]
-                     for name, to in {"cluster": "", "jobs": "#/jobs", f"job, {POINTS:,} points": f"#/jobs/{job}"}.items()}
-            watches = {name: live(browser, server, job, seconds=seconds, size=size)
-                       for name, size in {"laptop": DESK, "phone": PHONE}.items()}
+            views = {
+                name: [first_view(browser, server, to, curves="points" in name) for _ in range(rounds)]
+                for name, to in {"cluster": "", "jobs": "#/jobs", f"job, {POINTS:,} points": f"#/jobs/{job}"}.items()
+            }
+            watches = {
+                name: live(browser, server, job, seconds=seconds, size=size)
+                for name, size in {"laptop": DESK, "phone": PHONE}.items()
+            }
             version = browser.version
             browser.close()
         client.cancel(job)
-    rows = [at_most(f"first view: {name}, median s", statistics.median(one.ready_s for one in found), VIEW_S, bar="< 1 s",
-                    peers=beside(found))
-            for name, found in views.items()]
+    rows = [
+        at_most(
+            f"first view: {name}, median s",
+            statistics.median(one.ready_s for one in found),
+            VIEW_S,
+            bar="< 1 s",
+            peers=beside(found),
+        )
+        for name, found in views.items()
+    ]
     for name, one in watches.items():
-        peers = {key: one[key] for key in ("points", "grown", "tasks", "longest_cpu_ms", "cpu_s", "frame_p99_ms",
-                                           "frame_most_ms", "idle_longest_ms", "idle_frame_most_ms")}
+        peers = {
+            key: one[key]
+            for key in (
+                "points",
+                "grown",
+                "tasks",
+                "longest_cpu_ms",
+                "cpu_s",
+                "frame_p99_ms",
+                "frame_most_ms",
+                "idle_longest_ms",
+                "idle_frame_most_ms",
+            )
+        }
         rows.append(at_most(f"live, {name}: longest task, ms", one["longest_ms"], LONG_MS, bar="≤ 100 ms", peers=peers))
         rows.append(at_most(f"live, {name}: longest task in CPU time, ms", one["longest_cpu_ms"], LONG_MS, bar="≤ 100 ms"))
         rows.append(inform(f"live, {name}: memory of scripts, MB", one["heap_mb"]))
@@ -205,11 +236,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="stretto-page-") as folder:
         with running(Path(folder) / "home", slots=2) as server:
             rows = measure(server, rounds=args.rounds, seconds=args.seconds)
-    publish("dashboard", rows, notes=[
-        "'grown' is how many points came from the server while the curves were watched",
-        f"the curves' answer is filled up to {POINTS:,} points by the benchmark on its way, which 'with its curves' contains",
-        "frames and tasks are wall-clock times: a busy machine lengthens them, and the idle page shows by how much",
-    ])  # fmt: skip
+    publish(
+        "dashboard",
+        rows,
+        notes=[
+            "'grown' is how many points came from the server while the curves were watched",
+            f"the curves' answer is filled up to {POINTS:,} points by the benchmark on its way, which 'with its curves' contains",
+            "frames and tasks are wall-clock times: a busy machine lengthens them, and the idle page shows by how much",
+        ],
+    )
 
 
 if __name__ == "__main__":

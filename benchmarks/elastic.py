@@ -87,13 +87,25 @@ class Torchrun(Elastic):
         return self
 
     def _agent(self, node: str) -> None:
-        command = [BIN / "torchrun", "--nnodes=2:3", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=bench",
-                   f"--rdzv-endpoint=127.0.0.1:{self.port}", "--local-addr=127.0.0.1", "--max-restarts=20",
-                   "--rdzv-conf=last_call_timeout=1", "-m", "benchmarks.scripts.rescale_torchrun",
-                   self.folder, self.workload]
+        command = [
+            BIN / "torchrun",
+            "--nnodes=2:3",
+            "--nproc-per-node=1",
+            "--rdzv-backend=c10d",
+            "--rdzv-id=bench",
+            f"--rdzv-endpoint=127.0.0.1:{self.port}",
+            "--local-addr=127.0.0.1",
+            "--max-restarts=20",
+            "--rdzv-conf=last_call_timeout=1",
+            "-m",
+            "benchmarks.scripts.rescale_torchrun",
+            self.folder,
+            self.workload,
+        ]
         # Without this variable scaling up hangs in torch 2.13: the first rank keeps a cached store.
-        self.processes[node] = launch(command, log=self.folder / f"{node}.log",
-                                      env={"TRAIL_NODE": node, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
+        self.processes[node] = launch(
+            command, log=self.folder / f"{node}.log", env={"TRAIL_NODE": node, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        )
 
     def start(self) -> None:
         self._agent("a")
@@ -128,8 +140,7 @@ class Torchft(Elastic):
     def __enter__(self) -> Torchft:
         super().__enter__()
         self.port = free_port()
-        command = [BIN / "torchft_lighthouse", "--min_replicas", "1", "--join_timeout_ms", "1000",
-                   "--bind", f"[::]:{self.port}"]
+        command = [BIN / "torchft_lighthouse", "--min_replicas", "1", "--join_timeout_ms", "1000", "--bind", f"[::]:{self.port}"]
         self.processes["lighthouse"] = launch(command, log=self.folder / "lighthouse.log")
         return self
 
@@ -137,7 +148,8 @@ class Torchft(Elastic):
         self.processes[node] = launch(
             [PYTHON, "-m", "benchmarks.scripts.rescale_torchft", self.folder, self.workload],
             log=self.folder / f"{node}.log",
-            env={"TRAIL_NODE": node, "TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{self.port}"})
+            env={"TRAIL_NODE": node, "TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{self.port}"},
+        )
 
     def start(self) -> None:
         self._replica("a")
@@ -179,9 +191,26 @@ class Stretto(Elastic):
 
     def start(self) -> None:
         self.processes["agent"] = launch(
-            [BIN / "stretto", "run", "--quiet", "--workers", f"1:{self.base + 1}", "--start", str(self.base),
-             "--runs", self.folder / "runs", "--name", "bench", "--max-restarts", "20",
-             "benchmarks/scripts/rescale_stretto.py", self.folder, self.workload], log=self.folder / "agent.log")
+            [
+                BIN / "stretto",
+                "run",
+                "--quiet",
+                "--workers",
+                f"1:{self.base + 1}",
+                "--start",
+                str(self.base),
+                "--runs",
+                self.folder / "runs",
+                "--name",
+                "bench",
+                "--max-restarts",
+                "20",
+                "benchmarks/scripts/rescale_stretto.py",
+                self.folder,
+                self.workload,
+            ],
+            log=self.folder / "agent.log",
+        )
         wait_for(lambda: len(self._pids()) == self.base, what="stretto: its first workers", limit_s=LIMIT_S)
         self.stayed = self._pids()
         self.settle(0, world=self.base, what="the first steps")
@@ -200,8 +229,12 @@ class Stretto(Elastic):
         return now[-1]
 
     def scale(self, workers: int) -> None:
-        subprocess.run([BIN / "stretto", "scale", "bench", str(workers), "--runs", self.folder / "runs"], check=True,
-                       capture_output=True, timeout=60)
+        subprocess.run(
+            [BIN / "stretto", "scale", "bench", str(workers), "--runs", self.folder / "runs"],
+            check=True,
+            capture_output=True,
+            timeout=60,
+        )
 
     def join(self) -> float:
         since = time.monotonic()
@@ -223,8 +256,11 @@ class Stretto(Elastic):
     def _hit(self, number: signal.Signals) -> float:
         victim, since = self.third(), time.monotonic()
         os.kill(victim, number)
-        wait_for(lambda: any(mark.at > since and mark.world == self.base for marks in self.trails() for mark in marks),
-                 what=f"stretto: a roster without the worker that got {number.name}", limit_s=LIMIT_S)
+        wait_for(
+            lambda: any(mark.at > since and mark.world == self.base for marks in self.trails() for mark in marks),
+            what=f"stretto: a roster without the worker that got {number.name}",
+            limit_s=LIMIT_S,
+        )
         return self.measure(since, world=self.base + 1, what=f"a new worker after {number.name}")
 
     def last_switch_ms(self) -> float:

@@ -31,8 +31,8 @@ def work(rank: int, world: int, port: int, megabytes: int, turns: int, out: Path
 
     from stretto.core.roster import Member, Roster
     from stretto.core.slices import cover, deal
-    from stretto.train.reduce.exchange import Exchange
-    from stretto.train.reduce.group import Group, Rendezvous
+    from stretto.train.reduce.process_group import ProcessGroup, Rendezvous
+    from stretto.train.reduce.tree_allreduce import TreeAllreduce
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
@@ -41,7 +41,7 @@ def work(rank: int, world: int, port: int, megabytes: int, turns: int, out: Path
     dist.all_gather_object(addresses, rendezvous.address)
     shares = deal(SLICES, world)
     members = tuple(Member(str(k), "bench", addresses[k], shares[k]) for k in range(world))
-    exchange = Exchange(Group(Roster(1, members), str(rank), rendezvous), SLICES)
+    exchange = TreeAllreduce(ProcessGroup(Roster(1, members), str(rank), rendezvous), SLICES)
     length = megabytes * 1_000_000 // 4
     parts = {node: torch.ones(length) for node in cover(SLICES, shares[rank])}
     vector = torch.ones(length)
@@ -78,11 +78,16 @@ def work(rank: int, world: int, port: int, megabytes: int, turns: int, out: Path
 def measure(world: int, megabytes: int, turns: int, folder: Path) -> dict[str, list[float]]:
     port, out = free_port(), folder / f"{world}-{megabytes}.json"
     words = [str(word) for word in (world, port, megabytes, turns, out)]
-    processes = [launch([PYTHON, "-m", "benchmarks.exchange", "--work", str(rank), *words],
-                        log=folder / f"{world}-{megabytes}-{rank}.log") for rank in range(world)]
+    processes = [
+        launch([PYTHON, "-m", "benchmarks.exchange", "--work", str(rank), *words], log=folder / f"{world}-{megabytes}-{rank}.log")
+        for rank in range(world)
+    ]
     try:
-        wait_for(lambda: all(process.poll() is not None for process in processes), limit_s=600,
-                 what=f"{megabytes} MB on {world} workers (logs in {folder})")
+        wait_for(
+            lambda: all(process.poll() is not None for process in processes),
+            limit_s=600,
+            what=f"{megabytes} MB on {world} workers (logs in {folder})",
+        )
     finally:
         finish(processes)
     if not out.exists():
@@ -94,9 +99,10 @@ def rows(times: dict[str, list[float]], world: int, megabytes: int) -> list[Row]
     tree_ms, all_reduce_ms = (statistics.median(times[side]) * 1e3 for side in ("tree", "all-reduce"))
     ratio = statistics.median(a / b for a, b in zip(times["tree"], times["all-reduce"], strict=True))
     peers = {"tree ms": tree_ms, "gloo all-reduce ms": all_reduce_ms, "turns": len(times["tree"])}
-    return [at_most(f"{megabytes} MB, {world} workers: tree / all-reduce", ratio, BARS[megabytes, world], peers=peers),
-            inform(f"{megabytes} MB, {world} workers: best tree / best all-reduce",
-                   min(times["tree"]) / min(times["all-reduce"]))]
+    return [
+        at_most(f"{megabytes} MB, {world} workers: tree / all-reduce", ratio, BARS[megabytes, world], peers=peers),
+        inform(f"{megabytes} MB, {world} workers: best tree / best all-reduce", min(times["tree"]) / min(times["all-reduce"])),
+    ]
 
 
 def main() -> None:
@@ -115,9 +121,14 @@ def main() -> None:
                 turns = args.turns * 3 if megabytes < 10 else args.turns
                 print(f"{megabytes} MB on {world} workers, {turns} turns …", file=sys.stderr, flush=True)
                 found += rows(measure(world, megabytes, turns, Path(name)), world, megabytes)
-    publish("exchange", found, notes=[
-        "value: median of the ratios of neighbouring turns; slowest worker of each turn",
-        f"{SLICES} slices; on 3 workers shares are no subtrees, so more than one partial sum travels"])
+    publish(
+        "exchange",
+        found,
+        notes=[
+            "value: median of the ratios of neighbouring turns; slowest worker of each turn",
+            f"{SLICES} slices; on 3 workers shares are no subtrees, so more than one partial sum travels",
+        ],
+    )
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.process import BIN, PYTHON, Process, finish, launch, wait_for
 from benchmarks.report import Row, at_most, inform, publish
 from benchmarks.trail import Mark, pause_s, read, step_s
-from stretto.agent.records.folder import RunFolder, every
+from stretto.agent.records.run_folder import RunFolder, every
 from stretto.core.journal import RosterLine, Switch
 from tests.hosts.allowed import missing
 from tests.hosts.etcd import Etcd
@@ -70,9 +70,31 @@ class Bench:
     # ---- stretto
 
     def agent(self, host: str, folder: Path, job: str, *options: str) -> None:
-        self.run(host, BIN / "stretto", "run", "--quiet", "--no-tensorboard", "--runs", folder / "runs", "--store", self.etcd.url,
-                 "--job", job, "--host", host, "--slots", "1", "--workers", "1:3", "--lease", str(LEASE_S), *options,
-                 "benchmarks/scripts/rescale_stretto.py", folder, "small")
+        self.run(
+            host,
+            BIN / "stretto",
+            "run",
+            "--quiet",
+            "--no-tensorboard",
+            "--runs",
+            folder / "runs",
+            "--store",
+            self.etcd.url,
+            "--job",
+            job,
+            "--host",
+            host,
+            "--slots",
+            "1",
+            "--workers",
+            "1:3",
+            "--lease",
+            str(LEASE_S),
+            *options,
+            "benchmarks/scripts/rescale_stretto.py",
+            folder,
+            "small",
+        )
 
     def lose_leader(self, number: int) -> float:
         """The pause of the others when the leader's host is gone with everything on it."""
@@ -86,8 +108,11 @@ class Bench:
         since = time.monotonic()
         self.host(leader).kill()
         wait_for(lambda: self._goes_on(folder, mine, since), what="steps of the others")
-        found = max(pause_s(marks, since=since - 0.5, until=time.monotonic(), usual_s=usual)
-                    for marks in self.marks(folder, besides=mine) if marks and marks[-1].at > since)
+        found = max(
+            pause_s(marks, since=since - 0.5, until=time.monotonic(), usual_s=usual)
+            for marks in self.marks(folder, besides=mine)
+            if marks and marks[-1].at > since
+        )
         self.clear()
         return found
 
@@ -134,11 +159,24 @@ class Bench:
 
     def torchrun(self, folder: Path) -> None:
         for number, host in enumerate(NODES):
-            self.run(host, BIN / "torchrun", "--nnodes=1:3", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=bench",
-                     f"--rdzv-endpoint={self.host('h1').address}:29500", f"--local-addr={self.host(host).address}",
-                     "--max-restarts=20", f"--rdzv-conf=last_call_timeout=1,is_host={int(host == 'h1')}",
-                     "-m", "benchmarks.scripts.rescale_torchrun", folder, "small", name=f"torchrun-{host}",
-                     env={"TRAIL_NODE": host, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "eth0"})
+            self.run(
+                host,
+                BIN / "torchrun",
+                "--nnodes=1:3",
+                "--nproc-per-node=1",
+                "--rdzv-backend=c10d",
+                "--rdzv-id=bench",
+                f"--rdzv-endpoint={self.host('h1').address}:29500",
+                f"--local-addr={self.host(host).address}",
+                "--max-restarts=20",
+                f"--rdzv-conf=last_call_timeout=1,is_host={int(host == 'h1')}",
+                "-m",
+                "benchmarks.scripts.rescale_torchrun",
+                folder,
+                "small",
+                name=f"torchrun-{host}",
+                env={"TRAIL_NODE": host, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "eth0"},
+            )
             if number == 0:
                 time.sleep(3.0)
         wait_for(lambda: self._settled(folder, 3), what="torchrun's three workers")
@@ -166,8 +204,10 @@ class Bench:
         document = json.dumps({"hosts": [self.host(name).address for name in order], "port": 29600 + number})
         before = self._sent()
         words = (PYTHON, "-m", "benchmarks.scripts.placement")
-        processes = [self.run(name, *words, str(rank), str(turns), str(VECTOR_BYTES), document, name=f"place-{number}-{rank}")
-                     for rank, name in enumerate(order)]
+        processes = [
+            self.run(name, *words, str(rank), str(turns), str(VECTOR_BYTES), document, name=f"place-{number}-{rank}")
+            for rank, name in enumerate(order)
+        ]
         wait_for(lambda: all(process.poll() is not None for process in processes), what="exchanges")
         sent = self._sent() - before
         took = float((self.folder / f"place-{number}-0.log").read_text().split()[-1])
@@ -202,8 +242,11 @@ def lost_hosts(bench: Bench, *, rounds: int) -> list[Row]:
     ended = bench.torchrun_loses("h1", 0, limit_s=75)
     print(f"torchrun without its store: {ended}", file=sys.stderr, flush=True)
     middle = statistics.median(ours)
-    peers = {"longest s": max(ours), "torchrun, agent lost, s": theirs,
-             "torchrun, host of its store lost": "ends its job" if ended is None else f"{ended:.1f} s"}
+    peers = {
+        "longest s": max(ours),
+        "torchrun, agent lost, s": theirs,
+        "torchrun, host of its store lost": "ends its job" if ended is None else f"{ended:.1f} s",
+    }
     rows = [at_most("leader's host lost: pause, s", middle, LEASE_S + 1.0, bar="≤ lease + 1 s", peers=peers)]
     if theirs is not None:
         rows.append(at_most("leader's host lost: stretto / torchrun losing an agent", middle / theirs, 0.2, bar="≤ 1/5"))
@@ -217,8 +260,11 @@ def joins(bench: Bench, *, rounds: int) -> list[Row]:
     rows: list[Row] = []
     for cause in ("join", "leave"):
         one, several = statistics.median(here[cause]), statistics.median(there[cause])
-        rows.append(at_most(f"{cause}: pause across hosts / on one host", several / one, 2.0,
-                            peers={"one host ms": one, "across ms": several}))
+        rows.append(
+            at_most(
+                f"{cause}: pause across hosts / on one host", several / one, 2.0, peers={"one host ms": one, "across ms": several}
+            )
+        )
     return rows
 
 
@@ -231,9 +277,15 @@ def placement(bench: Bench, *, turns: int, shuffles: int) -> list[Row]:
         order = chance.sample(near, len(near))
         found.append(bench.crossing(order, turns=turns, number=number))
     apart = statistics.mean(sent for sent, _ in found)
-    return [at_most("bytes across hosts in an exchange: by the tree / random order", crossed / apart, 0.6,
-                    peers={"by the tree, × the gradient": crossed, "random, × the gradient": apart}),
-            inform("an exchange's time: by the tree / random order", took / statistics.mean(time_s for _, time_s in found))]
+    return [
+        at_most(
+            "bytes across hosts in an exchange: by the tree / random order",
+            crossed / apart,
+            0.6,
+            peers={"by the tree, × the gradient": crossed, "random, × the gradient": apart},
+        ),
+        inform("an exchange's time: by the tree / random order", took / statistics.mean(time_s for _, time_s in found)),
+    ]
 
 
 def main() -> None:
@@ -245,18 +297,25 @@ def main() -> None:
     if why:
         sys.exit(f"hosts: not measured: {why}")
     folder = Path(tempfile.mkdtemp(prefix="stretto-hosts-"))
-    parts = {"lost": lambda bench: lost_hosts(bench, rounds=args.rounds),
-             "joins": lambda bench: joins(bench, rounds=2 * args.rounds),
-             "placement": lambda bench: placement(bench, turns=20, shuffles=args.rounds)}
+    parts = {
+        "lost": lambda bench: lost_hosts(bench, rounds=args.rounds),
+        "joins": lambda bench: joins(bench, rounds=2 * args.rounds),
+        "placement": lambda bench: placement(bench, turns=20, shuffles=args.rounds),
+    }
     with Bench(folder) as bench:
         rows = list(itertools.chain.from_iterable(parts[name](bench) for name in args.only))
     shutil.rmtree(folder)
-    publish("hosts", rows, notes=[
-        "hosts are network namespaces of one machine, joined by a bridge; etcd has three members, each in a namespace of its own",
-        f"lost: three hosts with a worker each, kill -9 of everything on the leader's host; the lease is {LEASE_S:g} s",
-        "torchrun: the same workload with DDP and a checkpoint every 50 steps; its store is on h1; last_call_timeout=1, "
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
-        f"placement: 2 hosts with 4 workers each, an exchange of {VECTOR_BYTES >> 20} MB; bytes that left both hosts"])
+    publish(
+        "hosts",
+        rows,
+        notes=[
+            "hosts are network namespaces of one machine, joined by a bridge; etcd has three members, each in its own namespace",
+            f"lost: three hosts with a worker each, kill -9 of everything on the leader's host; the lease is {LEASE_S:g} s",
+            "torchrun: the same workload with DDP and a checkpoint every 50 steps; its store is on h1; last_call_timeout=1, "
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
+            f"placement: 2 hosts with 4 workers each, an exchange of {VECTOR_BYTES >> 20} MB; bytes that left both hosts",
+        ],
+    )
 
 
 if __name__ == "__main__":

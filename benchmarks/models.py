@@ -26,8 +26,13 @@ class Workload:
 class Residual(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-                                  nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width))
+        self.body = nn.Sequential(
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(x + self.body(x))
@@ -79,8 +84,9 @@ def build_transformer() -> nn.Module:
 
 def build_small() -> nn.Module:
     """1 million parameters and a step of some ten milliseconds: what pauses are measured on."""
-    return nn.Sequential(nn.Linear(64, 680), nn.ReLU(), nn.Linear(680, 680), nn.ReLU(), nn.Linear(680, 680), nn.ReLU(),
-                         nn.Linear(680, 10))
+    return nn.Sequential(
+        nn.Linear(64, 680), nn.ReLU(), nn.Linear(680, 680), nn.ReLU(), nn.Linear(680, 680), nn.ReLU(), nn.Linear(680, 10)
+    )
 
 
 def build_large() -> nn.Module:

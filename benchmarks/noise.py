@@ -50,8 +50,9 @@ class Prices:
         def again(values: Sequence[float]) -> list[float]:
             return chance.choices(values, k=len(values))
 
-        totals = sorted(Prices(again(self.ordinary), again(self.sampled), again(self.fits_s), self.off_s).total()
-                        for _ in range(DRAWS))
+        totals = sorted(
+            Prices(again(self.ordinary), again(self.sampled), again(self.fits_s), self.off_s).total() for _ in range(DRAWS)
+        )
         return totals[DRAWS // 40], totals[-DRAWS // 40]
 
 
@@ -59,8 +60,12 @@ def prices(seconds: Sequence[float], fits_s: Sequence[float], sampled: Sequence[
     """From the seconds of steps that are on and off in turns, the first one on."""
     offs = statistics.median(seconds[1::2])
     ratios = {place: 2 * seconds[place] / (seconds[place - 1] + seconds[place + 1]) for place in range(2, len(seconds) - 1, 2)}
-    return Prices([ratio for place, ratio in ratios.items() if not sampled[place]],
-                  [ratio for place, ratio in ratios.items() if sampled[place]], fits_s, offs)
+    return Prices(
+        [ratio for place, ratio in ratios.items() if not sampled[place]],
+        [ratio for place, ratio in ratios.items() if sampled[place]],
+        fits_s,
+        offs,
+    )
 
 
 def read(folder: Path) -> tuple[Prices, Prices]:
@@ -72,19 +77,28 @@ def read(folder: Path) -> tuple[Prices, Prices]:
     sampled = [row["sampled"] for row in chief]
     fits = [row for row in chief if row["fit_s"] > 1e-3][1:]  # the first one imports scipy, once in a job's life
     cpu = [sum(rows[place]["cpu_s"] for rows in others) for place in range(len(chief))]
-    return (prices([row["wall_s"] for row in chief], [row["fit_s"] for row in fits], sampled),
-            prices(cpu, [row["fit_cpu_s"] for row in fits], sampled))
+    return (
+        prices([row["wall_s"] for row in chief], [row["fit_s"] for row in fits], sampled),
+        prices(cpu, [row["fit_cpu_s"] for row in fits], sampled),
+    )
 
 
 def rows(wall: Prices, cpu: Prices) -> list[Row]:
     def beside(one: Prices) -> dict[str, object]:
         low, high = one.interval()
-        return {"95% from": low, "to": high, "ordinary": statistics.median(one.ordinary),
-                "sampled": statistics.median(one.sampled), "off ms": one.off_s * 1e3}
+        return {
+            "95% from": low,
+            "to": high,
+            "ordinary": statistics.median(one.ordinary),
+            "sampled": statistics.median(one.sampled),
+            "off ms": one.off_s * 1e3,
+        }
 
     pairs = {"pairs": len(wall.ordinary) + len(wall.sampled), "fit ms": statistics.median(wall.fits_s) * 1e3}
-    return [at_most("step time, measured and fitted / neither", wall.total(), 1.02, peers=beside(wall) | pairs),
-            inform("the same by CPU time of both workers", cpu.total(), peers=beside(cpu))]
+    return [
+        at_most("step time, measured and fitted / neither", wall.total(), 1.02, peers=beside(wall) | pairs),
+        inform("the same by CPU time of both workers", cpu.total(), peers=beside(cpu)),
+    ]
 
 
 def main() -> None:
@@ -93,8 +107,21 @@ def main() -> None:
     options.add_argument("--model", default="transformer")
     args = options.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="stretto-noise-"))
-    command = [BIN / "stretto", "run", "--workers", "2", "--runs", folder / "runs", "--stragglers", "ignore", "--no-tensorboard",
-               "benchmarks/scripts/noise_stretto.py", folder, args.model, str(args.steps + WARM + 2)]
+    command = [
+        BIN / "stretto",
+        "run",
+        "--workers",
+        "2",
+        "--runs",
+        folder / "runs",
+        "--stragglers",
+        "ignore",
+        "--no-tensorboard",
+        "benchmarks/scripts/noise_stretto.py",
+        folder,
+        args.model,
+        str(args.steps + WARM + 2),
+    ]
     process = launch(command, log=folder / "run.log")
     print(f"{args.model}: {args.steps} steps …", file=sys.stderr, flush=True)
     try:
@@ -105,11 +132,15 @@ def main() -> None:
         raise RuntimeError(f"the run failed:\n{(folder / 'run.log').read_text()[-2000:]}")
     wall, cpu = read(folder)
     shutil.rmtree(folder)
-    publish("noise", rows(wall, cpu), notes=[
-        "25M parameters, AdamW, 2 workers, 8 slices, one thread a worker; measuring is on in every other step of one job",
-        "value: 15/16 of the median ordinary step + 1/16 of the median step that samples two slices, each over the mean of its two "
-        "neighbours without measuring, + the median fit over 20 steps, as if training stood still for it; interval by bootstrap",
-    ])
+    publish(
+        "noise",
+        rows(wall, cpu),
+        notes=[
+            "25M parameters, AdamW, 2 workers, 8 slices, one thread a worker; measuring is on in every other step of one job",
+            "value: 15/16 of the median ordinary step + 1/16 of the median step that samples two slices, each over the mean of its "
+            "two neighbours without measuring, + the median fit over 20 steps, as if training stood still; interval by bootstrap",
+        ],
+    )
 
 
 if __name__ == "__main__":

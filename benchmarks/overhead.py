@@ -25,16 +25,47 @@ ALIKE = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(3
 
 
 def start_stretto(folder: Path, model: str, world: int, block: int, blocks: int) -> list[Process]:
-    command = [BIN / "stretto", "run", "--workers", str(world), "--runs", folder / "runs", "--name", f"{model}-{world}",
-               "benchmarks/scripts/overhead_stretto.py", folder, model, "stretto", str(block), str(blocks)]
+    command = [
+        BIN / "stretto",
+        "run",
+        "--workers",
+        str(world),
+        "--runs",
+        folder / "runs",
+        "--name",
+        f"{model}-{world}",
+        "benchmarks/scripts/overhead_stretto.py",
+        folder,
+        model,
+        "stretto",
+        str(block),
+        str(blocks),
+    ]
     return [launch(command, log=folder / "stretto.log")]
 
 
 def start_peer(folder: Path, model: str, world: int, block: int, blocks: int, *, alike: bool) -> list[Process]:
     port = free_port()
-    return [launch([PYTHON, "-m", "benchmarks.scripts.overhead_ddp", folder, model, "peer", str(block), str(blocks),
-                    str(rank), str(world), str(port)], log=folder / f"peer-{rank}.log", env=ALIKE if alike else None)
-            for rank in range(world)]
+    return [
+        launch(
+            [
+                PYTHON,
+                "-m",
+                "benchmarks.scripts.overhead_ddp",
+                folder,
+                model,
+                "peer",
+                str(block),
+                str(blocks),
+                str(rank),
+                str(world),
+                str(port),
+            ],
+            log=folder / f"peer-{rank}.log",
+            env=ALIKE if alike else None,
+        )
+        for rank in range(world)
+    ]
 
 
 def measure(model: str, world: int, *, block: int, blocks: int, folder: Path, alike: bool = False) -> dict[str, list[float]]:
@@ -51,8 +82,11 @@ def row(times: dict[str, list[float]], model: str, world: int, *, alike: bool = 
     ratio = statistics.median(a / b for a, b in zip(times["stretto"], times["peer"], strict=True))
     peer = "DDP" if world > 1 else "plain loop"
     name = f"{MODELS[model]}, {world} worker{'s' * (world > 1)}: stretto / {peer}"
-    peers = {"stretto ms": statistics.median(times["stretto"]) * 1e3, f"{peer} ms": statistics.median(times["peer"]) * 1e3,
-             "turns": len(times["peer"])}
+    peers = {
+        "stretto ms": statistics.median(times["stretto"]) * 1e3,
+        f"{peer} ms": statistics.median(times["peer"]) * 1e3,
+        "turns": len(times["peer"]),
+    }
     if alike:
         return inform(f"{name} that keeps freed memory as stretto's workers do", ratio, peers=peers)
     return at_most(name, ratio, BARS[world], peers=peers)
@@ -76,10 +110,15 @@ def main() -> None:
                 times = measure(model, world, block=args.block, blocks=blocks, folder=place, alike=alike)
                 rows.append(row(times, model, world, alike=alike))
     shutil.rmtree(folder)
-    publish("overhead", rows, notes=[
-        "value: median over turns of the ratio of neighbouring turns; 8 slices, one thread a worker",
-        "stretto's workers keep freed memory (mallopt); peers with a bar run as they are started by default",
-        f"global batches: {', '.join(f'{name} {WORKLOADS[name].batch}' for name in args.models)}"])
+    publish(
+        "overhead",
+        rows,
+        notes=[
+            "value: median over turns of the ratio of neighbouring turns; 8 slices, one thread a worker",
+            "stretto's workers keep freed memory (mallopt); peers with a bar run as they are started by default",
+            f"global batches: {', '.join(f'{name} {WORKLOADS[name].batch}' for name in args.models)}",
+        ],
+    )
 
 
 if __name__ == "__main__":

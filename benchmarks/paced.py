@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.process import BIN, finish, launch
-from stretto.agent.records.folder import RunFolder
-from stretto.core.journal import Commit, Event, Record
+from stretto.agent.records.run_folder import RunFolder
+from stretto.core.journal import Commit, JournalEvent, Record
 
 LIMIT_S = 1800.0
 
@@ -49,14 +49,25 @@ class Paced:
     def _began(self) -> float:
         return self.commits[0].t - self.commits[0].step_s
 
-    def _events(self, *what: str) -> list[Event]:
-        return [one for one in self.records if isinstance(one, Event) and one.what in what]
+    def _events(self, *what: str) -> list[JournalEvent]:
+        return [one for one in self.records if isinstance(one, JournalEvent) and one.what in what]
 
 
 def paced(folder: Path, name: str, flags: list[str], script: list[str]) -> Paced:
     """Runs it to its end."""
-    command = [BIN / "stretto", "run", "--quiet", "--no-tensorboard", "--runs", folder, "--name", name, *flags,
-               "benchmarks/scripts/paced.py", *script]
+    command = [
+        BIN / "stretto",
+        "run",
+        "--quiet",
+        "--no-tensorboard",
+        "--runs",
+        folder,
+        "--name",
+        name,
+        *flags,
+        "benchmarks/scripts/paced.py",
+        *script,
+    ]
     process = launch(command, log=folder / f"{name}.log")
     try:
         code = process.wait(LIMIT_S)

@@ -1,4 +1,4 @@
-"""Writes docs/explanation/benchmarks.md, and the table in README.md, from benchmarks/results/*.json: figures are never typed by hand."""
+"""Writes docs/explanation/benchmarks.md and the table in README.md from benchmarks/results/*.json: nobody types figures."""
 
 from __future__ import annotations
 
@@ -11,8 +11,21 @@ from benchmarks.report import RESULTS, ROOT, figure
 PAGE = ROOT / "docs" / "explanation" / "benchmarks.md"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- measured: written by `make bench-page` -->", "<!-- end of measured -->"
-ORDER = ("overhead", "exchange", "rescale", "start", "checkpoint", "resume", "policies", "server", "sharing", "noise", "straggler",
-         "autoscale", "hosts")
+ORDER = (
+    "overhead",
+    "exchange",
+    "rescale",
+    "start",
+    "checkpoint",
+    "resume",
+    "policies",
+    "server",
+    "sharing",
+    "noise",
+    "straggler",
+    "autoscale",
+    "hosts",
+)
 SHOWN = {
     "overhead": ("",),
     "exchange": ("100 MB, 2 workers: tree / all-reduce", "100 MB, 4 workers: tree / all-reduce"),
@@ -32,7 +45,7 @@ REASONS = {
     "policies": """\
 What is missed, and why. With declared lengths the average at load 1.0 stays above its bar: pauses alone, with doubling up
 from one worker, are 10% of it, and the makespan's bar forbids that the longest jobs pay for the others' average
-(docs/explanation/policies.md has the account). The makespan is above its bar by up to 0.4% at load 2.0, and with families' history by
+(docs/explanation/policies.md has the account). The makespan is up to 0.4% above its bar at load 2.0, and with families' history by
 0.1% at load 1.5: one of the longest jobs after the other is better for the average, and takes 5% more slot-hours than all at
 once. To count the last end as two jobs, on workloads drawn anew at these loads, took 1.2% off it with declared lengths and
 cost 2.1% of the average; with none declared it took off 0.1%.
@@ -78,8 +91,10 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
 def where(document: dict[str, Any]) -> str:
     machine = document.get("machine") or {}
     versions = ", ".join(f"{name} {version}" for name, version in (machine.get("versions") or {}).items())
-    return (f"{str(document.get('date', ''))[:10]}, {machine.get('cpu')}, {machine.get('cores')} cores, "
-            f"load {machine.get('load')}, {versions}")
+    return (
+        f"{str(document.get('date', ''))[:10]}, {machine.get('cpu')}, {machine.get('cores')} cores, "
+        f"load {machine.get('load')}, {versions}"
+    )
 
 
 def page(documents: dict[str, dict[str, Any]]) -> str:
@@ -95,8 +110,13 @@ def page(documents: dict[str, dict[str, Any]]) -> str:
 
 
 def excerpt(documents: dict[str, dict[str, Any]]) -> str:
-    rows = [row for name, starts in SHOWN.items() if name in documents for row in documents[name]["rows"]
-            if row["name"].startswith(starts) and row["holds"] is not None]
+    rows = [
+        row
+        for name, starts in SHOWN.items()
+        if name in documents
+        for row in documents[name]["rows"]
+        if row["name"].startswith(starts) and row["holds"] is not None
+    ]
     if not rows:
         return "Nothing has been measured yet: `make bench`.\n"
     return "\n".join(table(rows)) + "\n"

@@ -29,10 +29,10 @@ from stretto.scheduling.policies.goodput import goodput
 from stretto.scheduling.policies.optimus import optimus
 from stretto.scheduling.policies.pollux import pollux
 from stretto.scheduling.policies.tiresias import tiresias
-from stretto.scheduling.words import Allocation, Job, Node, Policy
+from stretto.scheduling.types import ClusterNode, Policy, SchedulableJob, SlotAllocation
 from stretto.simulation.cluster.build import build
-from stretto.simulation.cluster.engine import Settings, Simulation
-from stretto.simulation.cluster.job import Costs, Restart, StopFree
+from stretto.simulation.cluster.engine import Simulation, SimulationSettings
+from stretto.simulation.cluster.job import Costs, RestartCost, StopFree
 from stretto.simulation.cluster.report import figures
 from stretto.simulation.cluster.trace import read_trace
 
@@ -86,12 +86,12 @@ def policy_of(name: str) -> Policy:
 def simulate(folder: Path, name: str, load: str, number: int) -> dict[str, Any]:
     """`name` is a policy, with +declared for declared lengths, +history if it is told what finished jobs of the same application
     took, +stopfree for stretto's own pauses, +at-once for decisions also when jobs come and go, #n for a seed."""
-    costs: Costs = StopFree() if "+stopfree" in name else Restart(30.0)
+    costs: Costs = StopFree() if "+stopfree" in name else RestartCost(30.0)
     plain = name.partition("+")[0].partition("#")[0]
     jobs = build(read_trace(workload(folder, load, number)), policy=plain, declared="+declared" in name, costs=costs)
-    settings = Settings(costs=costs, history="+history" in name, on_events="+at-once" in name)
+    settings = SimulationSettings(costs=costs, history="+history" in name, on_events="+at-once" in name)
     started = time.process_time()
-    outcome = Simulation(jobs, [Node(f"node-{n:02d}", 4) for n in range(16)], policy_of(name), settings).run()
+    outcome = Simulation(jobs, [ClusterNode(f"node-{n:02d}", 4) for n in range(16)], policy_of(name), settings).run()
     return figures(outcome).document() | {"cpu_s": time.process_time() - started}
 
 
@@ -113,7 +113,7 @@ def decision_s(policy: Policy, slots: int, count: int, *, turns: int = 3, declar
     random = np.random.default_rng(1)
     bounds = BatchRange(128, 4096, 16, 512)
     jobs = [
-        Job(
+        SchedulableJob(
             f"job-{n}",
             float(n),
             most=int(random.choice([1, 4, 16, 64])),
@@ -133,8 +133,8 @@ def decision_s(policy: Policy, slots: int, count: int, *, turns: int = 3, declar
         )
         for n in range(count)
     ]
-    machines = [Node(f"node-{n:05d}", 4) for n in range(slots // 4)]
-    now = policy(jobs[: count // 2], machines, Allocation(), 1e5)
+    machines = [ClusterNode(f"node-{n:05d}", 4) for n in range(slots // 4)]
+    now = policy(jobs[: count // 2], machines, SlotAllocation(), 1e5)
     best = float("inf")
     for turn in range(turns):
         started = time.thread_time()

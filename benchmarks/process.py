@@ -34,8 +34,15 @@ def launch(command: Sequence[str | Path], *, log: Path, env: Mapping[str, str] |
     log.parent.mkdir(parents=True, exist_ok=True)
     surroundings = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | dict(env or {})
     with log.open("ab") as output:
-        return subprocess.Popen([str(word) for word in command], cwd=ROOT, env=surroundings, stdin=subprocess.DEVNULL,
-                                stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        return subprocess.Popen(
+            [str(word) for word in command],
+            cwd=ROOT,
+            env=surroundings,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
 
 def finish(processes: Sequence[Process], *, grace_s: float = 0.0) -> None:

@@ -52,8 +52,14 @@ def publish(name: str, rows: Sequence[Row], *, notes: Sequence[str] = (), folder
     """Prints the table, writes the JSON, and gives the file's path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
-    document = {"name": name, "date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine(),
-                "commit": _commit(), "notes": list(notes), "rows": [asdict(row) for row in rows]}
+    document = {
+        "name": name,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "commit": _commit(),
+        "notes": list(notes),
+        "rows": [asdict(row) for row in rows],
+    }
     path.write_text(json.dumps(document, indent=2, ensure_ascii=False, default=str) + "\n")
     show(name, rows, notes=notes)
     print(f"written to {os.path.relpath(path)}")
@@ -82,9 +88,15 @@ def show(name: str, rows: Sequence[Row], *, notes: Sequence[str] = ()) -> None:
 
 
 def machine() -> dict[str, object]:
-    return {"cpu": _cpu(), "cores": os.cpu_count(), "memory_gb": _memory_gb(), "load": round(os.getloadavg()[0], 1),
-            "system": f"{platform.system()} {platform.release()}", "python": platform.python_version(),
-            "versions": _versions()}
+    return {
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "memory_gb": _memory_gb(),
+        "load": round(os.getloadavg()[0], 1),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "versions": _versions(),
+    }
 
 
 def _versions() -> dict[str, str]:

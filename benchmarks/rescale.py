@@ -58,8 +58,13 @@ def hand_over(folder: Path, *, rounds: int) -> tuple[list[float], list[float], l
 
 def broadcasts(folder: Path, size: int, *, turns: int) -> list[float]:
     port, out = free_port(), folder / "broadcast"
-    processes = [launch([PYTHON, "-m", "benchmarks.scripts.broadcast", out, *map(str, (rank, 2, port, size, turns))],
-                        log=folder / f"broadcast-{rank}.log") for rank in range(2)]
+    processes = [
+        launch(
+            [PYTHON, "-m", "benchmarks.scripts.broadcast", out, *map(str, (rank, 2, port, size, turns))],
+            log=folder / f"broadcast-{rank}.log",
+        )
+        for rank in range(2)
+    ]
     try:
         wait_for(lambda: all(process.poll() is not None for process in processes), what="a broadcast", limit_s=300)
     finally:
@@ -73,8 +78,11 @@ def compare(event: str, name: str, pauses: dict[str, Pauses], bars: dict[str, fl
     peers = {f"{system} ms": value * 1e3 for system, value in middle.items()}
     if "stretto" not in middle:
         return [Row(name, None, "measured", False, peers)]
-    rows = [at_most(f"{name}: stretto / {peer}", middle["stretto"] / middle[peer], bar, bar=f"≤ 1/{1 / bar:g}", peers=peers)
-            for peer, bar in bars.items() if peer in middle]
+    rows = [
+        at_most(f"{name}: stretto / {peer}", middle["stretto"] / middle[peer], bar, bar=f"≤ 1/{1 / bar:g}", peers=peers)
+        for peer, bar in bars.items()
+        if peer in middle
+    ]
     return rows or [inform(f"{name}: stretto, ms", middle["stretto"] * 1e3, peers=peers)]
 
 
@@ -100,17 +108,30 @@ def main() -> None:
         print("100 million parameters with Adam …", file=sys.stderr, flush=True)
         recorded, seen, broadcast = hand_over(folder, rounds=args.rounds)
         floor = statistics.median(broadcast)
-        rows.append(at_most("join with 100M parameters and Adam, s", statistics.median(recorded), 1.5 * floor + 0.05,
-                            bar="≤ 1.5 × broadcast + 50 ms",
-                            peers={"broadcast of the same bytes, s": floor, "longest gap between steps beyond the usual, s":
-                                   statistics.median(seen)}))
+        rows.append(
+            at_most(
+                "join with 100M parameters and Adam, s",
+                statistics.median(recorded),
+                1.5 * floor + 0.05,
+                bar="≤ 1.5 × broadcast + 50 ms",
+                peers={
+                    "broadcast of the same bytes, s": floor,
+                    "longest gap between steps beyond the usual, s": statistics.median(seen),
+                },
+            )
+        )
     shutil.rmtree(folder)
-    publish("rescale", rows, notes=[
-        "two workers stay, a third comes and goes; a 1M-parameter MLP; medians over all joins, leaves, kills and freezes",
-        "torchrun: last_call_timeout=1, TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 (without it scaling up hangs); it has nothing "
-        "against a frozen worker but the timeout of the collective",
-        "torchft 0.2.0: join_timeout_ms=1000, a timeout of 5 s for collectives, heartbeat timeout 5 s (its default)",
-        "100M parameters: one worker and a second; the time is that of the hand-over at the boundary (`switch_ms` in the journal)"])
+    publish(
+        "rescale",
+        rows,
+        notes=[
+            "two workers stay, a third comes and goes; a 1M-parameter MLP; medians over all joins, leaves, kills and freezes",
+            "torchrun: last_call_timeout=1, TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 (without it scaling up hangs); it has nothing "
+            "against a frozen worker but the timeout of the collective",
+            "torchft 0.2.0: join_timeout_ms=1000, a timeout of 5 s for collectives, heartbeat timeout 5 s (its default)",
+            "100M parameters: one worker, then a second; time of the hand-over at the boundary (`switch_ms` in the journal)",
+        ],
+    )
 
 
 if __name__ == "__main__":

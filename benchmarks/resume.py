@@ -36,26 +36,61 @@ def main() -> None:
             ours.append(measure(Path(scratch) / f"stretto-{number}", args.workload, stretto_command))
             theirs.append(measure(Path(scratch) / f"torchrun-{number}", args.workload, torchrun_command))
     a, b = statistics.median(ours), statistics.median(theirs)
-    publish("resume", [
-        at_most("SIGKILL of everything to the first new step / torchrun started again", a / b, 0.7, bar="≤ 0.7 ×",
-                peers={"stretto s": a, "torchrun s": b}),
-        inform("the same, the worst round of each", max(ours) / max(theirs),
-               peers={"stretto s": max(ours), "torchrun s": max(theirs)}),
-    ], notes=[f"{args.rounds} rounds in turns, medians; both are started by hand at the moment of the kill"])
+    publish(
+        "resume",
+        [
+            at_most(
+                "SIGKILL of everything to the first new step / torchrun started again",
+                a / b,
+                0.7,
+                bar="≤ 0.7 ×",
+                peers={"stretto s": a, "torchrun s": b},
+            ),
+            inform(
+                "the same, the worst round of each",
+                max(ours) / max(theirs),
+                peers={"stretto s": max(ours), "torchrun s": max(theirs)},
+            ),
+        ],
+        notes=[f"{args.rounds} rounds in turns, medians; both are started by hand at the moment of the kill"],
+    )
 
 
 def stretto_command(folder: Path, workload: str, *, again: bool) -> list[str | Path]:
     stretto: list[str | Path] = [PYTHON, "-m", "stretto.cli.main"]
     if again:
         return [*stretto, "resume", "--quiet", "--runs", folder / "runs", "job"]
-    return [*stretto, "run", "--quiet", "--no-tensorboard", "--workers", "2", "--runs", folder / "runs", "--name", "job",
-            "--checkpoint", folder / "saved", "--checkpoint-every", "20",
-            ROOT / "benchmarks" / "scripts" / "rescale_stretto.py", folder, workload]
+    return [
+        *stretto,
+        "run",
+        "--quiet",
+        "--no-tensorboard",
+        "--workers",
+        "2",
+        "--runs",
+        folder / "runs",
+        "--name",
+        "job",
+        "--checkpoint",
+        folder / "saved",
+        "--checkpoint-every",
+        "20",
+        ROOT / "benchmarks" / "scripts" / "rescale_stretto.py",
+        folder,
+        workload,
+    ]
 
 
 def torchrun_command(folder: Path, workload: str, *, again: bool) -> list[str | Path]:
-    return [BIN / "torchrun", "--standalone", "--nproc-per-node", "2", ROOT / "benchmarks" / "scripts" / "resume_torchrun.py",
-            folder, workload]
+    return [
+        BIN / "torchrun",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        ROOT / "benchmarks" / "scripts" / "resume_torchrun.py",
+        folder,
+        workload,
+    ]
 
 
 def measure(folder: Path, workload: str, command: object) -> float:

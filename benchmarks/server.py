@@ -29,11 +29,11 @@ sys.path.insert(0, str(ROOT / "tests" / "server"))
 from server_harness import Running, job, running
 
 from stretto.server.client import Client
-from stretto.server.jobs.book import Book
-from stretto.server.jobs.known import Point
-from stretto.server.jobs.state import Draft
+from stretto.server.jobs.job_store import JobStore
+from stretto.server.jobs.run_progress import Point
+from stretto.server.jobs.state import NewEvent
 from stretto.server.storage.database import connect, migrate
-from stretto.server.storage.records import Batch, Storage
+from stretto.server.storage.repository import Batch, Storage
 from stretto.server.storage.tokens import make_id
 
 POINTS = 100
@@ -64,7 +64,7 @@ def fill(home: Path, count: int) -> None:
     storage = Storage(engine)
 
     async def write() -> None:
-        book = Book(storage, publish=lambda stored: None)
+        book = JobStore(storage, publish=lambda stored: None)
         for begin in range(0, count, 100):
             await asyncio.gather(*(book.append(one, ended(one)) for one in [make_id("j") for _ in range(min(100, count - begin))]))
         for one in list(book.records):
@@ -74,14 +74,14 @@ def fill(home: Path, count: int) -> None:
     engine.dispose()
 
 
-def ended(one: str) -> list[Draft]:
+def ended(one: str) -> list[NewEvent]:
     spec = job(f"old-{one[2:8]}", most=4)
     return [
-        Draft("submitted", "submitted", {"id": one, "tenant": "default", "spec": spec}),
-        Draft("allocated", "gets 2 workers", {"nodes": {"node0": 2}, "run": one}),
-        Draft("ready", "trains on 2 workers", {"workers": 2, "step": 0}),
-        Draft("resized", "2 → 3 workers", {"workers": 3, "before": 2, "step": 10, "cause": "join", "pause_ms": 9.0}),
-        Draft("finished", "finished", {"digest": "0" * 64, "steps": POINTS}),
+        NewEvent("submitted", "submitted", {"id": one, "tenant": "default", "spec": spec}),
+        NewEvent("allocated", "gets 2 workers", {"nodes": {"node0": 2}, "run": one}),
+        NewEvent("ready", "trains on 2 workers", {"workers": 2, "step": 0}),
+        NewEvent("resized", "2 → 3 workers", {"workers": 3, "before": 2, "step": 10, "cause": "join", "pause_ms": 9.0}),
+        NewEvent("finished", "finished", {"digest": "0" * 64, "steps": POINTS}),
     ]
 
 
@@ -107,13 +107,20 @@ async def dashboard(load: Load, chance: random.Random, seen: list[bytes]) -> Non
     await asyncio.sleep(chance.uniform(0, 2))
     while time.monotonic() < load.until:
         one = chance.choice(load.jobs)
-        kind, path = chance.choice([
-            ("list", "/v1/jobs?limit=100"), ("list", "/v1/jobs?state=running&limit=200"), ("job", f"/v1/jobs/{one}"),
-            ("curve", f"/v1/jobs/{one}/metrics"), ("events", f"/v1/jobs/{one}/events"), ("overview", "/v1/overview"),
-            ("allocation", "/v1/allocations"), ("explanation", f"/v1/jobs/{one}/explanation"), ("history",
-            "/v1/allocations/history"),
-            ("health", "/healthz"),
-        ])  # fmt: skip
+        kind, path = chance.choice(
+            [
+                ("list", "/v1/jobs?limit=100"),
+                ("list", "/v1/jobs?state=running&limit=200"),
+                ("job", f"/v1/jobs/{one}"),
+                ("curve", f"/v1/jobs/{one}/metrics"),
+                ("events", f"/v1/jobs/{one}/events"),
+                ("overview", "/v1/overview"),
+                ("allocation", "/v1/allocations"),
+                ("explanation", f"/v1/jobs/{one}/explanation"),
+                ("history", "/v1/allocations/history"),
+                ("health", "/healthz"),
+            ]
+        )
         await get(load, path, kind=kind)
         await asyncio.sleep(chance.uniform(1, 3))
     await stream
@@ -260,9 +267,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--policy", default="goodput")
     arguments = parser.parse_args()
-    publish("server", bench(arguments), notes=[
-        f"{arguments.running} agents, {arguments.dashboards} dashboards and the server share the same {os.cpu_count()} cores",
-    ])  # fmt: skip
+    publish(
+        "server",
+        bench(arguments),
+        notes=[
+            f"{arguments.running} agents, {arguments.dashboards} dashboards and the server share the same {os.cpu_count()} cores",
+        ],
+    )
 
 
 if __name__ == "__main__":

@@ -47,10 +47,15 @@ class Planned:
 
 
 PLAN = (
-    Planned("long-a", 120, 1.0, 0.0), Planned("short-a", 12, 1.0, 1.0), Planned("short-b", 12, 0.5, 2.0),
-    Planned("middle-a", 40, 1.0, 3.0), Planned("short-c", 12, 1.0, 6.0), Planned("middle-b", 40, 0.5, 8.0),
-    Planned("short-d", 12, 0.5, 10.0), Planned("long-b", 80, 1.0, 12.0),
-)  # fmt: skip
+    Planned("long-a", 120, 1.0, 0.0),
+    Planned("short-a", 12, 1.0, 1.0),
+    Planned("short-b", 12, 0.5, 2.0),
+    Planned("middle-a", 40, 1.0, 3.0),
+    Planned("short-c", 12, 1.0, 6.0),
+    Planned("middle-b", 40, 0.5, 8.0),
+    Planned("short-d", 12, 0.5, 10.0),
+    Planned("long-b", 80, 1.0, 12.0),
+)
 
 
 def spec(planned: Planned, *, elastic: bool) -> dict[str, object]:
@@ -89,12 +94,16 @@ def bench() -> list[Row]:
     average = statistics.fmean(shared.values()) / statistics.fmean(fixed.values())
     same = sum(fixed_digests[name] != shared_digests[name] or shared_digests[name] is None for name in fixed_digests)
     return [
-        at_most("average completion, goodput over fifo", average, 0.7,
-                peers={"goodput (s)": statistics.fmean(shared.values()), "fifo (s)": statistics.fmean(fixed.values())}),
+        at_most(
+            "average completion, goodput over fifo",
+            average,
+            0.7,
+            peers={"goodput (s)": statistics.fmean(shared.values()), "fifo (s)": statistics.fmean(fixed.values())},
+        ),
         at_most("jobs with another digest", same, 0, bar="0"),
         inform("time until all have ended, goodput over fifo", shared_whole / fixed_whole, peers={"fifo (s)": fixed_whole}),
         inform("worst job, goodput over fifo", max(shared[name] / fixed[name] for name in fixed)),
-    ]  # fmt: skip
+    ]
 
 
 def main() -> None:

@@ -32,8 +32,9 @@ def start_s(system: Stretto) -> float:
     system.scale(2)
 
     def first() -> float | None:
-        return next((one["t"] for one in entries(system) if one["kind"] == "commit" and one["t"] > begun
-                     and one["workers"] == 2), None)
+        return next(
+            (one["t"] for one in entries(system) if one["kind"] == "commit" and one["t"] > begun and one["workers"] == 2), None
+        )
 
     wait_for(lambda: first() is not None, what="a step with the newcomer", limit_s=LIMIT_S)
     ended = first()
@@ -64,9 +65,18 @@ def main() -> None:
             cold.append(cold_s())
     shutil.rmtree(folder)
     ratio = statistics.median(a / b for a, b in zip(warm, cold, strict=True))
-    publish("start", [at_most("from `stretto scale` to the newcomer's first step / cold `import torch`", ratio, 1.0, bar="< 1",
-                              peers={"stretto s": statistics.median(warm), "import torch s": statistics.median(cold),
-                                     "rounds": len(warm)})])
+    publish(
+        "start",
+        [
+            at_most(
+                "from `stretto scale` to the newcomer's first step / cold `import torch`",
+                ratio,
+                1.0,
+                bar="< 1",
+                peers={"stretto s": statistics.median(warm), "import torch s": statistics.median(cold), "rounds": len(warm)},
+            )
+        ],
+    )
 
 
 if __name__ == "__main__":

@@ -34,15 +34,23 @@ def main() -> None:
     script = ["--slice-s", str(args.slice_s), "--steps", str(args.steps), "--slices", str(SLICES)]
     slow = [*script, "--slow", "w3", "--times", str(TIMES)]
     runs: dict[str, Paced] = {}
-    for name, flags, arguments in (("ignored", ["--stragglers", "ignore"], slow), ("rebalanced", [], slow),
-                                   ("even", ["--stragglers", "ignore"], script)):
+    for name, flags, arguments in (
+        ("ignored", ["--stragglers", "ignore"], slow),
+        ("rebalanced", [], slow),
+        ("even", ["--stragglers", "ignore"], script),
+    ):
         print(f"{name} …", file=sys.stderr, flush=True)
         runs[name] = paced(folder, name, ["--workers", str(WORKERS), *flags], arguments)
     shutil.rmtree(folder)
-    publish("straggler", rows(runs, args.slice_s), notes=[
-        f"{WORKERS} workers, {SLICES} slices of {args.slice_s * 1e3:g} ms (a sleep), one worker {TIMES:g} times as slow",
-        "seconds a step: median of the second half of each run",
-        f"the digests of all three runs are {'equal' if len({run.digest for run in runs.values()}) == 1 else 'NOT EQUAL'}"])
+    publish(
+        "straggler",
+        rows(runs, args.slice_s),
+        notes=[
+            f"{WORKERS} workers, {SLICES} slices of {args.slice_s * 1e3:g} ms (a sleep), one worker {TIMES:g} times as slow",
+            "seconds a step: median of the second half of each run",
+            f"the digests of all three runs are {'equal' if len({run.digest for run in runs.values()}) == 1 else 'NOT EQUAL'}",
+        ],
+    )
 
 
 def rows(runs: dict[str, Paced], slice_s: float) -> list[Row]:

@@ -47,8 +47,9 @@ class Player:
         self._begun = time.monotonic()
 
 
-def referee(folder: Path, sides: Sequence[str], *, blocks: int, alive: Callable[[], Sequence[Process]],
-            warm: int = 2) -> dict[str, list[float]]:
+def referee(
+    folder: Path, sides: Sequence[str], *, blocks: int, alive: Callable[[], Sequence[Process]], warm: int = 2
+) -> dict[str, list[float]]:
     """Opens the gates in turns, every other round in the other order; seconds a step by side, without the warm-up blocks."""
     times: dict[str, list[float]] = {side: [] for side in sides}
     for side in sides:

@@ -1,7 +1,7 @@
 """A character transformer on a small English text, with AdamW, clipping and a cosine schedule.
 
-    python examples/chars.py
-    stretto run --workers 1:4 examples/chars.py --epochs 10
+python examples/chars.py
+stretto run --workers 1:4 examples/chars.py --epochs 10
 """
 
 from __future__ import annotations

@@ -86,8 +86,9 @@ class View:
                 self.times.append(entry["t"])
             case "switch":
                 self.workers = entry["workers"]
-                self.lines.append(f"step {entry['step']:>5}  {entry['cause']:<7} → {_workers(entry['workers'])}, "
-                                  f"pause {_ms(entry['pause_ms'])}")
+                self.lines.append(
+                    f"step {entry['step']:>5}  {entry['cause']:<7} → {_workers(entry['workers'])}, pause {_ms(entry['pause_ms'])}"
+                )
             case "roster":
                 self.members = [member["worker"] for member in entry["members"]]
             case "event" if entry["what"] == "started":
@@ -110,8 +111,9 @@ class Stage:
         self.runs.mkdir(parents=True)
 
     def start(self, model: Model, name: str, workers: str) -> Process:
-        return self._launch(name, [STRETTO, "run", "--quiet", "--workers", workers, "--runs", self.runs, "--name", name,
-                                   *self._script(model)])
+        return self._launch(
+            name, [STRETTO, "run", "--quiet", "--workers", workers, "--runs", self.runs, "--name", name, *self._script(model)]
+        )
 
     def start_plain(self, model: Model) -> Process:
         return self._launch(f"{model.name}-plain", [sys.executable, *self._script(model)])
@@ -121,8 +123,9 @@ class Stage:
 
     def _launch(self, name: str, command: list[str | Path]) -> Process:
         with (self.folder / f"{name}.log").open("wb") as output:
-            return subprocess.Popen([str(word) for word in command], cwd=ROOT, stdout=output, stderr=output,
-                                    stdin=subprocess.DEVNULL)
+            return subprocess.Popen(
+                [str(word) for word in command], cwd=ROOT, stdout=output, stderr=output, stdin=subprocess.DEVNULL
+            )
 
     def said(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
@@ -189,10 +192,18 @@ def screen(model: Model, view: View) -> RenderableType:
     total = model.epochs * model.steps
     head = Table.grid(padding=(0, 2))
     loss = "–" if view.loss is None else f"{view.loss:.4f}"
-    head.add_row(f"workers [bold]{view.workers or '…'}[/]", f"step [bold]{view.step + 1}[/]/{total}",
-                 f"{view.speed:.1f} steps/s", f"loss {loss}")
-    return Group(Text(model.title, style="bold"), ProgressBar(total=total, completed=view.step + 1, width=60), head,
-                 *(Text.from_markup("  " + line) for line in view.lines))
+    head.add_row(
+        f"workers [bold]{view.workers or '…'}[/]",
+        f"step [bold]{view.step + 1}[/]/{total}",
+        f"{view.speed:.1f} steps/s",
+        f"loss {loss}",
+    )
+    return Group(
+        Text(model.title, style="bold"),
+        ProgressBar(total=total, completed=view.step + 1, width=60),
+        head,
+        *(Text.from_markup("  " + line) for line in view.lines),
+    )
 
 
 def run_elastic(stage: Stage, model: Model) -> None:
@@ -216,8 +227,10 @@ def run_elastic(stage: Stage, model: Model) -> None:
     if process.returncode:
         raise SystemExit(f"the elastic run failed:\n{stage.said(name)[-3000:]}")
     if conductor.todo or conductor.waits:
-        raise SystemExit(f"the run was over before its workers had changed as planned (left: {list(conductor.todo)}): "
-                         f"use a larger --epochs than {model.epochs}")
+        raise SystemExit(
+            f"the run was over before its workers had changed as planned (left: {list(conductor.todo)}): "
+            f"use a larger --epochs than {model.epochs}"
+        )
 
 
 def say(view: View) -> None:

@@ -1,7 +1,7 @@
 """Handwritten digits on a small CNN with batch normalisation and dropout.
 
-    python examples/digits.py
-    stretto run --workers 1:4 examples/digits.py --epochs 20
+python examples/digits.py
+stretto run --workers 1:4 examples/digits.py --epochs 20
 """
 
 from __future__ import annotations
@@ -27,10 +27,20 @@ def read_digits() -> tuple[TensorDataset, TensorDataset]:
 
 def build(width: int) -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(1, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(),
-        nn.Conv2d(width, 2 * width, 3, padding=1), nn.BatchNorm2d(2 * width), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(2 * width, 2 * width, 3, padding=1), nn.BatchNorm2d(2 * width), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Dropout(0.3), nn.Linear(8 * width, 10),
+        nn.Conv2d(1, width, 3, padding=1),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+        nn.Conv2d(width, 2 * width, 3, padding=1),
+        nn.BatchNorm2d(2 * width),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(2 * width, 2 * width, 3, padding=1),
+        nn.BatchNorm2d(2 * width),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(0.3),
+        nn.Linear(8 * width, 10),
     )
 
 

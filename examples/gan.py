@@ -1,7 +1,7 @@
 """A GAN on handwritten digits: two passes over every step, one for each network.
 
-    python examples/gan.py
-    stretto run --workers 1:4 examples/gan.py --epochs 10
+python examples/gan.py
+stretto run --workers 1:4 examples/gan.py --epochs 10
 """
 
 from __future__ import annotations

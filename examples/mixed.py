@@ -1,7 +1,7 @@
 """Mixed precision: bfloat16 autocast and a GradScaler, used as they are.
 
-    python examples/mixed.py
-    stretto run --workers 1:4 examples/mixed.py --epochs 10
+python examples/mixed.py
+stretto run --workers 1:4 examples/mixed.py --epochs 10
 """
 
 from __future__ import annotations

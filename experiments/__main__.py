@@ -22,8 +22,12 @@ def main() -> None:
     args = options.parse_args()
     torch.set_num_threads(1)
     RESULTS.mkdir(exist_ok=True)
-    runs = {"scaling": lambda: scaling.experiment(args.seeds), "momentum": lambda: momentum.experiment(2 * args.seeds),
-            "estimate": lambda: estimate.experiment(args.seeds), "adaptive": adaptive.experiment}
+    runs = {
+        "scaling": lambda: scaling.experiment(args.seeds),
+        "momentum": lambda: momentum.experiment(2 * args.seeds),
+        "estimate": lambda: estimate.experiment(args.seeds),
+        "adaptive": adaptive.experiment,
+    }
     for name in args.only:
         print(f"{name} …", flush=True)
         began = time.monotonic()

@@ -8,7 +8,7 @@ import torch
 
 from experiments.tasks import Task, digits
 from experiments.trainer import Trainer
-from stretto.batching.rules import AdaScale
+from stretto.batching.lr_rules import AdaScale
 
 CHECKS = (60, 150, 300, 500)
 """Steps at which the online estimate is compared."""

@@ -13,8 +13,14 @@ import matplotlib.pyplot as plt
 
 from experiments.page import interval
 
-COLOURS = {"adascale": "#1b6ca8", "linear": "#d1495b", "none": "#8d99ae", "jump": "#d1495b", "ramp": "#1b6ca8",
-           "unchanged": "#8d99ae"}
+COLOURS = {
+    "adascale": "#1b6ca8",
+    "linear": "#d1495b",
+    "none": "#8d99ae",
+    "jump": "#d1495b",
+    "ramp": "#1b6ca8",
+    "unchanged": "#8d99ae",
+}
 
 
 def _save(figure: Any, path: Path) -> None:
@@ -32,8 +38,15 @@ def scaling(found: dict[str, Any], path: Path) -> None:
         for shift, (method, rows) in enumerate(entry["methods"].items()):
             pairs = [interval(rows[case]["losses"]) for case in cases]
             places = [place + 0.15 * (shift - 1) for place in range(len(cases))]
-            axis.errorbar(places, [one for one, _ in pairs], yerr=[one for _, one in pairs], fmt="o", capsize=3, label=method,
-                          color=COLOURS[method])
+            axis.errorbar(
+                places,
+                [one for one, _ in pairs],
+                yerr=[one for _, one in pairs],
+                fmt="o",
+                capsize=3,
+                label=method,
+                color=COLOURS[method],
+            )
         axis.set_xticks(range(len(cases)), cases)
         axis.set_yscale("log")
         axis.set_title(task)
@@ -49,8 +62,9 @@ def momentum(found: dict[str, Any], path: Path) -> None:
             pairs = [interval([run[step] for run in runs]) for step in range(len(runs[0]))]
             means = [one for one, _ in pairs]
             axis.plot(means, color=COLOURS[method], label=method)
-            axis.fill_between(range(len(means)), [m - h for m, h in pairs], [m + h for m, h in pairs], alpha=0.2,
-                              color=COLOURS[method])
+            axis.fill_between(
+                range(len(means)), [m - h for m, h in pairs], [m + h for m, h in pairs], alpha=0.2, color=COLOURS[method]
+            )
         axis.set_title(case)
         axis.set_xlabel("steps after the change")
         axis.legend(fontsize=8)
@@ -70,8 +84,13 @@ def estimate(found: dict[str, Any], path: Path) -> None:
     runs = list(found["samples"].values())
     right.plot(batches, [base / statistics.fmean(s for s, _ in one) for one in runs], "o-", color="#1b6ca8", label="measured")
     phis = [statistics.median(scale for _, scale in one) for one in runs]
-    right.plot(batches, [(phi + 16) / (phi + batch) for phi, batch in zip(phis, batches, strict=True)], "s--", color="#d1495b",
-               label="predicted")
+    right.plot(
+        batches,
+        [(phi + 16) / (phi + batch) for phi, batch in zip(phis, batches, strict=True)],
+        "s--",
+        color="#d1495b",
+        label="predicted",
+    )
     right.set(xscale="log", xlabel="batch", ylabel="efficiency", ylim=(0, 1.1))
     right.legend(fontsize=8)
     _save(figure, path)

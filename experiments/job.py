@@ -1,7 +1,7 @@
 """The job of experiment 4: digits with a device whose speed is known (a part of a step that does not shrink with the batch).
 
-    stretto run --workers 2 experiments/job.py --batch 128
-    stretto run --workers 2 experiments/job.py --adaptive
+stretto run --workers 2 experiments/job.py --batch 128
+stretto run --workers 2 experiments/job.py --adaptive
 """
 
 from __future__ import annotations

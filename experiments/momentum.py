@@ -6,7 +6,7 @@ import statistics
 
 from experiments.tasks import digits
 from experiments.trainer import Trainer
-from stretto.batching.rules import LinearScale
+from stretto.batching.lr_rules import LinearScale
 
 FACTORS = (4, 8, 16)
 METHODS = {"jump": LinearScale(ramp=0), "ramp": LinearScale(ramp=8), "unchanged": None}

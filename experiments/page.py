@@ -1,4 +1,4 @@
-"""Figures and docs/explanation/experiments.md from the results: every number on the page, and what follows from it, is written here."""
+"""Writes the figures and docs/explanation/experiments.md from the results: every number on the page, and what follows from it."""
 
 from __future__ import annotations
 
@@ -56,16 +56,24 @@ def scaling(found: dict[str, Any], seeds: int) -> str:
     from experiments import figures
 
     figures.scaling(found, FIGURES / "scaling.png")
-    lines = ["## 1. AdaScale against linear scaling with warm-up and no scaling", "",
-             f"Held-out loss at the end of the schedule, {seeds} seeds. S is the batch over the reference batch; *elastic* goes "
-             "S = 1, 8, 32, 8 by quarters of the way. AdaScale decides its own number of steps (in brackets); the others take 1/S "
-             "of them.", ""]
+    lines = [
+        "## 1. AdaScale against linear scaling with warm-up and no scaling",
+        "",
+        f"Held-out loss at the end of the schedule, {seeds} seeds. S is the batch over the reference batch; *elastic* goes "
+        "S = 1, 8, 32, 8 by quarters of the way. AdaScale decides its own number of steps (in brackets); the others take 1/S "
+        "of them.",
+        "",
+    ]
     held: list[str] = []
     for task, entry in found.items():
         reference = entry["reference"]["losses"]
         cases = list(entry["methods"]["adascale"])
-        lines += [f"**{task}**, reference (S = 1, {entry['steps']} steps): {_pm(reference)}", "",
-                  "| | " + " | ".join(cases) + " |", "|---|" + "---|" * len(cases)]
+        lines += [
+            f"**{task}**, reference (S = 1, {entry['steps']} steps): {_pm(reference)}",
+            "",
+            "| | " + " | ".join(cases) + " |",
+            "|---|" + "---|" * len(cases),
+        ]
         for method, rows in entry["methods"].items():
             cells = [f"{_pm(rows[case]['losses'])} ({statistics.fmean(rows[case]['steps']):.0f})" for case in cases]
             lines.append(f"| {method} | " + " | ".join(cells) + " |")
@@ -80,8 +88,10 @@ def _verdict_scaling(task: str, entry: dict[str, Any], cases: list[str]) -> list
     for method in ("adascale", "linear"):
         near = [case for case in cases if _close(entry["methods"][method][case]["losses"], reference, half)]
         far = [case for case in cases if case not in near]
-        said.append(f"* {task}: {method} stays within the reference's interval or 5% of it for {', '.join(near) or 'no case'}"
-                    + (f"; not for {', '.join(far)}." if far else "."))
+        said.append(
+            f"* {task}: {method} stays within the reference's interval or 5% of it for {', '.join(near) or 'no case'}"
+            + (f"; not for {', '.join(far)}." if far else ".")
+        )
     return said
 
 
@@ -95,11 +105,16 @@ def momentum(found: dict[str, Any], seeds: int) -> str:
 
     figures.momentum(found, FIGURES / "momentum.png")
     count = len(next(iter(found.values()))["jump"])
-    lines = ["## 2. Momentum compensation", "",
-             f"Digits, SGD with momentum 0.9 at three times the usual rate, {count} seeds. After 60 steps the batch becomes k "
-             "times larger. The rate becomes k times larger at once (jump), over 8 steps (ramp), or stays (unchanged). Training "
-             "loss over the mean of the 20 steps before: its peak within 20 steps, and its mean over steps 20 to 40.", "",
-             "| k | | peak | after |", "|---|---|---|---|"]
+    lines = [
+        "## 2. Momentum compensation",
+        "",
+        f"Digits, SGD with momentum 0.9 at three times the usual rate, {count} seeds. After 60 steps the batch becomes k "
+        "times larger. The rate becomes k times larger at once (jump), over 8 steps (ramp), or stays (unchanged). Training "
+        "loss over the mean of the 20 steps before: its peak within 20 steps, and its mean over steps 20 to 40.",
+        "",
+        "| k | | peak | after |",
+        "|---|---|---|---|",
+    ]
     verdicts: list[str] = []
     for case, methods in found.items():
         peaks = {method: [max(run[:20]) for run in runs] for method, runs in methods.items()}
@@ -118,13 +133,19 @@ def estimate(found: dict[str, Any], seeds: int) -> str:
     figures.estimate(found, FIGURES / "noise.png")
     checks = [tuple(one) for run in found["checks"] for one in run]
     ratios = [online / offline for _, online, offline in checks]
-    lines = ["## 3. The noise scale and what it predicts", "",
-             f"Online (moving average over the slices' norms) over offline (1,000 single-sample gradients against the whole "
-             f"dataset's), digits, {len(found['checks'])} seeds, at {len(checks)} points: ratio {_pm(ratios, 2)}, "
-             f"from {min(ratios):.2f} to {max(ratios):.2f}.", "",
-             f"Samples until the held-out loss is {found['target']}, with AdaScale's rate, {seeds} seeds; the efficiency is that "
-             "of batch 16 over it. Predicted: (φ + 16)/(φ + B) with the runs' own median online φ.", "",
-             "| batch | samples | measured | predicted | φ |", "|---|---|---|---|---|"]
+    lines = [
+        "## 3. The noise scale and what it predicts",
+        "",
+        f"Online (moving average over the slices' norms) over offline (1,000 single-sample gradients against the whole "
+        f"dataset's), digits, {len(found['checks'])} seeds, at {len(checks)} points: ratio {_pm(ratios, 2)}, "
+        f"from {min(ratios):.2f} to {max(ratios):.2f}.",
+        "",
+        f"Samples until the held-out loss is {found['target']}, with AdaScale's rate, {seeds} seeds; the efficiency is that "
+        "of batch 16 over it. Predicted: (φ + 16)/(φ + B) with the runs' own median online φ.",
+        "",
+        "| batch | samples | measured | predicted | φ |",
+        "|---|---|---|---|---|",
+    ]
     base = statistics.fmean(samples for samples, _ in found["samples"][str(found["reference"])])
     misses: list[float] = []
     for batch, runs in found["samples"].items():
@@ -132,27 +153,40 @@ def estimate(found: dict[str, Any], seeds: int) -> str:
         measured, predicted = base / statistics.fmean(s for s, _ in runs), (phi + 16) / (phi + int(batch))
         misses.append(abs(measured / predicted - 1))
         lines.append(f"| {batch} | {_pm([s for s, _ in runs], 0)} | {measured:.2f} | {predicted:.2f} | {phi:.0f} |")
-    return "\n".join([*lines, "", "![noise scale](../figures/noise.png)", "",
-                      f"* The online estimate is within {max(abs(one - 1) for one in ratios):.0%} of the offline one everywhere.",
-                      f"* The predicted efficiency is off by {statistics.fmean(misses):.0%} in the mean and {max(misses):.0%} at "
-                      "most.", ""])
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "![noise scale](../figures/noise.png)",
+            "",
+            f"* The online estimate is within {max(abs(one - 1) for one in ratios):.0%} of the offline one everywhere.",
+            f"* The predicted efficiency is off by {statistics.fmean(misses):.0%} in the mean and {max(misses):.0%} at most.",
+            "",
+        ]
+    )
 
 
 def adaptive(found: dict[str, Any], seeds: int) -> str:
     from experiments import figures
 
     figures.adaptive(found, FIGURES / "adaptive.png")
-    lines = ["## 4. The adaptive batch against the best fixed one", "",
-             "Digits to a training loss of 0.2 on real workers with a device of known speed (8 ms a slice and 0.2 ms a sample, as "
-             "a sleep), AdaScale everywhere, one run each. Seconds from the first step to the target.", "",
-             "| workers | " + " | ".join(next(iter(found.values()))["fixed"]) + " | adaptive | adaptive / best |"]
+    lines = [
+        "## 4. The adaptive batch against the best fixed one",
+        "",
+        "Digits to a training loss of 0.2 on real workers with a device of known speed (8 ms a slice and 0.2 ms a sample, as "
+        "a sleep), AdaScale everywhere, one run each. Seconds from the first step to the target.",
+        "",
+        "| workers | " + " | ".join(next(iter(found.values()))["fixed"]) + " | adaptive | adaptive / best |",
+    ]
     lines.append("|" + "---|" * (len(next(iter(found.values()))["fixed"]) + 3))
     verdicts: list[str] = []
     for workers, entry in found.items():
         best = min(entry["fixed"], key=lambda batch: entry["fixed"][batch]["seconds"])
         ratio = entry["adaptive"]["seconds"] / entry["fixed"][best]["seconds"]
-        cells = [f"{'**' if batch == best else ''}{one['seconds']:.1f}{'**' if batch == best else ''}"
-                 for batch, one in entry["fixed"].items()]
+        cells = [
+            f"{'**' if batch == best else ''}{one['seconds']:.1f}{'**' if batch == best else ''}"
+            for batch, one in entry["fixed"].items()
+        ]
         lines.append(f"| {workers} | " + " | ".join(cells) + f" | {entry['adaptive']['seconds']:.1f} | {ratio:.2f} |")
         way = ", ".join(f"{batch} from step {step}" for step, batch in entry["adaptive"]["batches"])
         first = entry["fixed"]["16"]["seconds"]

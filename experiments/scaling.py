@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from experiments.tasks import TASKS, Task
 from experiments.trainer import Trainer, cosine
-from stretto.batching.rules import AdaScale, LinearScale
+from stretto.batching.lr_rules import AdaScale, LinearScale
 
 SCALES = (1, 8, 16, 32)
 ELASTIC = ((0.0, 1), (0.25, 8), (0.5, 32), (0.75, 8))

@@ -67,8 +67,17 @@ def digits() -> Task:
     def build() -> nn.Module:
         return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
-    return Task("digits", images[train], targets[train], (images[held], targets[held]), build, F.cross_entropy,
-                reference=16, lr=0.02, steps=720)
+    return Task(
+        "digits",
+        images[train],
+        targets[train],
+        (images[held], targets[held]),
+        build,
+        F.cross_entropy,
+        reference=16,
+        lr=0.02,
+        steps=720,
+    )
 
 
 def characters() -> Task:
@@ -82,8 +91,17 @@ def characters() -> Task:
     def loss(scores: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(scores.flatten(0, 1), targets.flatten())
 
-    return Task("characters", train[:, :-1], train[:, 1:], (held[:, :-1], held[:, 1:]), lambda: Characters(len(symbols)), loss,
-                reference=16, lr=0.1, steps=320)
+    return Task(
+        "characters",
+        train[:, :-1],
+        train[:, 1:],
+        (held[:, :-1], held[:, 1:]),
+        lambda: Characters(len(symbols)),
+        loss,
+        reference=16,
+        lr=0.1,
+        steps=320,
+    )
 
 
 TASKS: dict[str, Callable[[], Task]] = {"digits": digits, "characters": characters}

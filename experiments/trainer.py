@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from experiments.tasks import Task
-from stretto.batching.noise import NoiseScale
-from stretto.batching.norms import Norms
-from stretto.batching.rate import Rate
-from stretto.batching.rules import Rule
+from stretto.batching.grad_norms import GradNorms
+from stretto.batching.lr_rules import LrRule
+from stretto.batching.lr_scaling import LrScaling
+from stretto.batching.noise_scale import NoiseScale
 
 SLICES = 8
 Schedule = Callable[[float], float]
@@ -29,7 +29,7 @@ class Trainer:
     """One run. `step(batch)` does an optimizer step; everything follows from the seed and the batches."""
 
     task: Task
-    rule: Rule | None
+    rule: LrRule | None
     seed: int
     momentum: float = 0.9
     lr_factor: float = 1.0
@@ -39,8 +39,8 @@ class Trainer:
     model: nn.Module = field(init=False)
     optimizer: torch.optim.SGD = field(init=False)
     noise: NoiseScale = field(init=False)
-    rate: Rate = field(init=False)
-    _norms: Norms = field(init=False)
+    rate: LrScaling = field(init=False)
+    _norms: GradNorms = field(init=False)
     _order: Tensor = field(init=False)
     _generator: torch.Generator = field(init=False)
 
@@ -48,9 +48,9 @@ class Trainer:
         torch.manual_seed(self.seed)
         self.model = self.task.build()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=self.task.lr * self.lr_factor, momentum=self.momentum)
-        self._norms = Norms([self.optimizer])
+        self._norms = GradNorms([self.optimizer])
         self.noise = NoiseScale(self._norms.groups)
-        self.rate = Rate(self.rule, [self.optimizer], reference=self.task.reference, noise=self.noise)
+        self.rate = LrScaling(self.rule, [self.optimizer], reference=self.task.reference, noise=self.noise)
         self._generator = torch.Generator().manual_seed(1000 + self.seed)
         self._order = torch.empty(0, dtype=torch.int64)
 

@@ -23,11 +23,17 @@ TESTS = Path(__file__).parent
 LONGEST = [
     TESTS / name
     for name in (
-        "server/test_server_real.py", "batching/test_runs.py", "examples/test_examples.py", "durability/test_lives.py",
-        "server/test_server_faults.py", "hosts/test_etcd_access.py", "durability/test_restart_mode.py",
-        "ordinary/test_ordinary.py", "ordinary/test_programs.py",
+        "server/test_server_real.py",
+        "batching/test_runs.py",
+        "examples/test_examples.py",
+        "durability/test_lives.py",
+        "server/test_server_faults.py",
+        "hosts/test_etcd_access.py",
+        "durability/test_restart_mode.py",
+        "ordinary/test_ordinary.py",
+        "ordinary/test_programs.py",
     )
-]  # fmt: skip
+]
 """Files that take a minute and more, the longest first."""
 
 
@@ -40,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def no_job_left() -> Iterator[None]:
     """A test that leaves its job open breaks the tests after it in the same process: it fails itself."""
     yield
-    joining = sys.modules.get("stretto.train.entry.joining")
+    joining = sys.modules.get("stretto.train.entry.join")
     job = joining.current() if joining is not None else None
     if job is not None:
         job.close()

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from stretto.agent.control import ask
-from stretto.agent.records.folder import RunFolder
+from stretto.agent.control_server import ask
+from stretto.agent.records.run_folder import RunFolder
 from stretto.core.errors import UsageError
-from stretto.core.journal import Commit, Event, Record
+from stretto.core.journal import Commit, JournalEvent, Record
 
 SOURCE = Path(__file__).parent.parent / "src"
 GUARD_S = 240.0
@@ -83,8 +83,8 @@ class Launched:
     def records(self) -> list[Record]:
         return self.folder.records()
 
-    def events(self, *what: str) -> list[Event]:
-        return [one for one in self.records() if isinstance(one, Event) and one.what in what]
+    def events(self, *what: str) -> list[JournalEvent]:
+        return [one for one in self.records() if isinstance(one, JournalEvent) and one.what in what]
 
     def commits(self) -> list[Commit]:
         return [one for one in self.records() if isinstance(one, Commit)]
@@ -92,7 +92,7 @@ class Launched:
     def until_step(self, step: int) -> None:
         self.until(lambda: [one for one in self.commits() if one.step >= step])
 
-    def until_event(self, *what: str) -> Event:
+    def until_event(self, *what: str) -> JournalEvent:
         return self.until(lambda: self.events(*what))[0]
 
     def ask(self, verb: str, **arguments: Any) -> dict[str, Any]:
@@ -130,8 +130,15 @@ class Launched:
 
 def stretto(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """A verb, to its end."""
-    return subprocess.run([sys.executable, "-m", "stretto.cli.main", *arguments], cwd=cwd, env=environment(env), text=True,
-                          capture_output=True, timeout=GUARD_S, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "stretto.cli.main", *arguments],
+        cwd=cwd,
+        env=environment(env),
+        text=True,
+        capture_output=True,
+        timeout=GUARD_S,
+        check=False,
+    )
 
 
 def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
@@ -161,9 +168,26 @@ def launcher(folder: Path) -> Iterator[Callable[..., Launched]]:
         runs.mkdir(exist_ok=True)
         with open(runs / f"{name}.out", "w") as out:
             process = subprocess.Popen(
-                [sys.executable, "-m", "stretto.cli.main", "run", "--runs", str(runs), "--name", name, "--no-tensorboard",
-                 *options, str(path), *args],
-                cwd=folder, env=environment(env), stdout=out, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+                [
+                    sys.executable,
+                    "-m",
+                    "stretto.cli.main",
+                    "run",
+                    "--runs",
+                    str(runs),
+                    "--name",
+                    name,
+                    "--no-tensorboard",
+                    *options,
+                    str(path),
+                    *args,
+                ],
+                cwd=folder,
+                env=environment(env),
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
             )
         started.append(process)
         return Launched(process, RunFolder(runs / name))

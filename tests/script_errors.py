@@ -37,15 +37,19 @@ def raised(*folders: Path) -> list[Raised]:
     trees = {path: ast.parse(path.read_text()) for folder in folders for path in sorted(folder.rglob("*.py"))}
     functions = [(path, node) for path, tree in trees.items() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     return [
-        Raised(f"{path.name}:{call.lineno}", ast.unparse(call.args[0]),
-               tuple(text for text in _texts(call.args[0], function, functions) if len(re.findall(r"[a-z]", text)) >= LETTERS))
-        for path, function in functions for call in _refusals(function, also="Refused" if path.name == "layout.py" else "")
+        Raised(
+            f"{path.name}:{call.lineno}",
+            ast.unparse(call.args[0]),
+            tuple(text for text in _texts(call.args[0], function, functions) if len(re.findall(r"[a-z]", text)) >= LETTERS),
+        )
+        for path, function in functions
+        for call in _refusals(function, also="Refused" if path.name == "layout.py" else "")
     ]
 
 
 def samplers() -> list[str]:
     """What is said about samplers."""
-    from stretto.train.data.arguments import SAMPLERS, WAYS
+    from stretto.train.data.loader_arguments import SAMPLERS, WAYS
 
     return [*SAMPLERS.values(), WAYS]
 

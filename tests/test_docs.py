@@ -56,8 +56,14 @@ def test_every_flag_of_run_that_is_documented_exists() -> None:
     text = "\n".join(_code(page) for page in PAGES)
     lines = [line.split(".py")[0] for line in re.findall(r"stretto run ([^\n]*)", text)]  # what follows the script is its own
     named = {flag for line in lines for flag in re.findall(r"(?<!\S)--[a-z-]+", line)}
-    run = subprocess.run([sys.executable, "-m", "stretto.cli.main", "run", "--help"], capture_output=True, text=True, timeout=240,
-                         env={"COLUMNS": "200", "PATH": "/usr/bin:/bin"}, cwd=ROOT)
+    run = subprocess.run(
+        [sys.executable, "-m", "stretto.cli.main", "run", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={"COLUMNS": "200", "PATH": "/usr/bin:/bin"},
+        cwd=ROOT,
+    )
     known = set(re.findall(r"--[a-z-]+", run.stdout))
     assert named <= known, named - known
 
@@ -75,7 +81,12 @@ def test_the_readme_begins_with_one_sentence_and_two_commands() -> None:
 
 def _phrases() -> list[str]:
     """What the table quotes, of the messages that scripts raise: the code in the first cell of each row."""
-    part = (ROOT / "docs" / "guides" / "porting.md").read_text().split("## Refusals and cures")[1].split("### Before a worker is admitted")[0]
+    part = (
+        (ROOT / "docs" / "guides" / "porting.md")
+        .read_text()
+        .split("## Refusals and cures")[1]
+        .split("### Before a worker is admitted")[0]
+    )
     cells = [line.split(" | ")[0] for line in part.splitlines() if line.startswith("| `")]
     return [phrase for cell in cells for phrase in re.findall(r"`([^`]+)`", cell)]
 
@@ -98,7 +109,8 @@ def test_every_refusal_of_a_script_is_in_the_table_of_cures() -> None:
 def test_a_refusal_that_is_not_in_the_table_is_noticed(tmp_path: Path) -> None:
     """The control: a new error, one whose text is made elsewhere, and a row that was taken out."""
     (tmp_path / "new.py").write_text(
-        'def check(x):\n    raise ScriptError(f"nobody has ever thought of {x}")\ndef other(x):\n    raise ScriptError(x.words)\n')
+        'def check(x):\n    raise ScriptError(f"nobody has ever thought of {x}")\ndef other(x):\n    raise ScriptError(x.words)\n'
+    )
     assert _unexplained(raised(tmp_path), _phrases()) == ["new.py:2: nobody has ever thought of …", "new.py:4: x.words"]
     assert _unexplained(_refusals(), [phrase for phrase in _phrases() if phrase != "was left early"][1:])
 
@@ -144,7 +156,7 @@ def _scripts() -> Iterator[tuple[str, str]]:
 
 RUN = """
 import json, sys, traceback
-from stretto.train.entry import joining
+from stretto.train.entry import join
 failed = {}
 for name, path in json.load(sys.stdin):
     held = {"__name__": "__main__"}
@@ -153,8 +165,8 @@ for name, path in json.load(sys.stdin):
         assert "job.epochs(" not in open(path).read() or held["job"].step > 4, "nothing was trained"
     except BaseException:
         failed[name] = traceback.format_exc()
-    if joining.current() is not None:
-        joining.current().close()
+    if join.current() is not None:
+        join.current().close()
 print(json.dumps(failed))
 """
 
@@ -171,8 +183,15 @@ def test_scripts_in_the_pages_run(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    done = subprocess.run([sys.executable, "-c", RUN], input=json.dumps(paths), capture_output=True, text=True, timeout=240,
-                          cwd=tmp_path, env={**os.environ, **alone})
+    done = subprocess.run(
+        [sys.executable, "-c", RUN],
+        input=json.dumps(paths),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd=tmp_path,
+        env={**os.environ, **alone},
+    )
     assert done.returncode == 0, done.stderr
     failed = json.loads(done.stdout.splitlines()[-1])
     assert "add `optimizer.zero_grad()`" in failed.pop("control")
@@ -183,10 +202,42 @@ def test_scripts_in_the_pages_run(tmp_path: Path) -> None:
 
 INTERNAL = {
     "job": {"options", "note", "noted"},
-    "loader": {"job", "batch", "source", "consumed", "sweeps", "changes", "position", "state", "count", "close", "begin_sweep",
-               "end_sweep", "committed", "next_epoch", "wanted", "fetch", "repeat"},
-    "step": {"parts", "passes", "rows", "tally", "slice", "opened", "over", "order", "begin_pass", "enter_slice", "leave_slice",
-             "finish_pass", "pack", "units", "drain"},
+    "loader": {
+        "job",
+        "batch",
+        "source",
+        "consumed",
+        "sweeps",
+        "changes",
+        "position",
+        "state",
+        "count",
+        "close",
+        "begin_sweep",
+        "end_sweep",
+        "committed",
+        "next_epoch",
+        "wanted",
+        "fetch",
+        "repeat",
+    },
+    "step": {
+        "parts",
+        "passes",
+        "rows",
+        "tally",
+        "slice",
+        "opened",
+        "over",
+        "order",
+        "begin_pass",
+        "enter_slice",
+        "leave_slice",
+        "finish_pass",
+        "pack",
+        "units",
+        "drain",
+    },
     "client": set[str](),
 }
 """What parts of the library use of each other without an underscore. A new attribute goes here or onto the page."""
@@ -203,8 +254,14 @@ def _classes() -> dict[str, type]:
 def _attributes(kind: type) -> set[str]:
     """Names of a class and of its instances that have no underscore."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
-    own = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-           and isinstance(node.value, ast.Name) and node.value.id == "self"}
+    own = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    }
     return {name for name in own | set(dir(kind)) if not name.startswith("_")}
 
 

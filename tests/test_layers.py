@@ -15,8 +15,13 @@ LINT = Path(sys.executable).with_name("lint-imports")
 
 def _lint(root: Path) -> subprocess.CompletedProcess[str]:
     # import-linter finds the package through sys.path, and the folder it is started in comes first there.
-    return subprocess.run([str(LINT), "--config", str(root / "pyproject.toml"), "--no-cache"],
-                          cwd=root / "src", capture_output=True, text=True, timeout=240)
+    return subprocess.run(
+        [str(LINT), "--config", str(root / "pyproject.toml"), "--no-cache"],
+        cwd=root / "src",
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
 
 
 def _loads(statement: str, module: str) -> bool:
@@ -39,11 +44,14 @@ def test_the_rooms_import_only_what_lies_below_them() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@pytest.mark.parametrize(("room", "line"), [
-    ("core", "import stretto.cli"),
-    ("scheduling", "import stretto.membership"),
-    ("membership", "import torch"),
-])
+@pytest.mark.parametrize(
+    ("room", "line"),
+    [
+        ("core", "import stretto.cli"),
+        ("scheduling", "import stretto.membership"),
+        ("membership", "import torch"),
+    ],
+)
 def test_an_import_from_a_lower_room_into_a_higher_one_is_caught(copy: Path, room: str, line: str) -> None:
     (copy / "src" / "stretto" / room / "trespass.py").write_text(f"{line}\n")
     result = _lint(copy)
@@ -51,11 +59,14 @@ def test_an_import_from_a_lower_room_into_a_higher_one_is_caught(copy: Path, roo
     assert f"stretto.{room}" in result.stdout, result.stdout
 
 
-@pytest.mark.parametrize("statement", [
-    "import stretto.core.roster, stretto.core.slices, stretto.core.errors",
-    "import stretto.membership.seat, stretto.membership.stores.store",
-    "import stretto.cli.main",
-])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import stretto.core.roster, stretto.core.slices, stretto.core.errors",
+        "import stretto.membership.member_state, stretto.membership.stores.store",
+        "import stretto.cli.main",
+    ],
+)
 def test_what_trains_nothing_loads_no_torch(statement: str) -> None:
     assert not _loads(statement, "torch")
 
@@ -65,8 +76,10 @@ def test_the_probe_for_torch_can_see_it() -> None:
 
 
 def test_help_loads_no_torch() -> None:
-    code = ("import sys\nsys.argv = ['stretto', '--help']\nimport stretto.cli.main as m\n"
-            "try:\n    m.main()\nexcept SystemExit:\n    pass\nprint('torch' in sys.modules)")
+    code = (
+        "import sys\nsys.argv = ['stretto', '--help']\nimport stretto.cli.main as m\n"
+        "try:\n    m.main()\nexcept SystemExit:\n    pass\nprint('torch' in sys.modules)"
+    )
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert run.returncode == 0, run.stderr
     assert "Usage" in run.stdout

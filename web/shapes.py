@@ -1,6 +1,6 @@
 """Writes src/api/types.ts from the server's models, so that the page and the API cannot drift apart.
 
-    python web/shapes.py
+python web/shapes.py
 """
 
 from __future__ import annotations

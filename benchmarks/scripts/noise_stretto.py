@@ -11,9 +11,9 @@ from pathlib import Path
 
 import stretto
 from benchmarks.models import WORKLOADS
-from stretto.batching.noise import Sampling
-from stretto.batching.norms import RIPE
-from stretto.batching.plans import Fixed
+from stretto.batching.batch_policies import Fixed
+from stretto.batching.grad_norms import RIPE
+from stretto.batching.noise_scale import Sampling
 
 SAMPLED = 4
 """Of the steps with measuring on, one in so many samples gradients (a job: one in 16; the benchmark weighs it so)."""
@@ -34,8 +34,12 @@ class Switch:
         self._job, self._planning = job, job._planning
         assert self._planning.meter is not None and self._planning.rule is not None
         self._planning._sampling = Turns()
-        self._meter, self._rule, self._policies, self._note = (self._planning.meter, self._planning.rule,
-                                                               dict(self._planning._policies), job.note)
+        self._meter, self._rule, self._policies, self._note = (
+            self._planning.meter,
+            self._planning.rule,
+            dict(self._planning._policies),
+            job.note,
+        )
 
     def set(self, on: bool) -> None:
         """What is left in a step that is off: the hook that looks whether the gradient was finite."""
@@ -74,8 +78,9 @@ def main(folder: Path, name: str, steps: int) -> None:
             on = step.index % 2 == 0
             switch.set(on)
             sampled = on and Turns().includes(step.index)
-            rows.append({"step": step.index, "on": on, "sampled": sampled, "wall_at": time.perf_counter(),
-                         "cpu_at": time.process_time()})
+            rows.append(
+                {"step": step.index, "on": on, "sampled": sampled, "wall_at": time.perf_counter(), "cpu_at": time.process_time()}
+            )
             for inputs, targets in step:
                 loss = workload.loss(model(inputs), targets)
                 loss.backward()

@@ -1,7 +1,7 @@
 """A job whose speed is known: a slice takes a given time on a worker, whatever the machine does besides.
 
-    paced.py --slice-s 0.03 --slow w3 --times 3       one worker takes three times as long
-    paced.py --slice-s 0.03 --serial                  only one worker computes at a time: it does not scale at all
+paced.py --slice-s 0.03 --slow w3 --times 3       one worker takes three times as long
+paced.py --slice-s 0.03 --serial                  only one worker computes at a time: it does not scale at all
 """
 
 from __future__ import annotations

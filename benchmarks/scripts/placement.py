@@ -16,8 +16,8 @@ import torch.distributed as dist
 
 from stretto.core.roster import Member, Roster
 from stretto.core.slices import deal
-from stretto.train.reduce.exchange import Exchange
-from stretto.train.reduce.group import Group, Rendezvous
+from stretto.train.reduce.process_group import ProcessGroup, Rendezvous
+from stretto.train.reduce.tree_allreduce import TreeAllreduce
 
 
 def main(rank: int, turns: int, size: int, document: str) -> None:
@@ -31,8 +31,8 @@ def main(rank: int, turns: int, size: int, document: str) -> None:
     shares = deal(len(hosts), len(hosts))
     places = zip(hosts, shares, strict=True)
     members = tuple(Member(f"w{k}", host, (hosts[0], port), share) for k, (host, share) in enumerate(places))
-    group = Group(Roster(1, members), f"w{rank}", rendezvous)
-    exchange = Exchange(group, len(hosts))
+    group = ProcessGroup(Roster(1, members), f"w{rank}", rendezvous)
+    exchange = TreeAllreduce(group, len(hosts))
     vector = torch.ones(size // 4)
     times: list[float] = []
     for turn in range(turns):

@@ -37,9 +37,18 @@ def main(folder: Path, name: str) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     # Five seconds for a collective: with the default of sixty, a frozen peer would cost a minute.
     manager = torchft.Manager(
-        pg=torchft.ProcessGroupGloo(timeout=timedelta(seconds=5)), load_state_dict=load, state_dict=save,
-        min_replica_size=1, timeout=timedelta(seconds=5), quorum_timeout=timedelta(seconds=30), rank=0, world_size=1,
-        store_addr="127.0.0.1", store_port=store.port, replica_id=os.environ["TRAIL_NODE"], hostname="127.0.0.1",
+        pg=torchft.ProcessGroupGloo(timeout=timedelta(seconds=5)),
+        load_state_dict=load,
+        state_dict=save,
+        min_replica_size=1,
+        timeout=timedelta(seconds=5),
+        quorum_timeout=timedelta(seconds=30),
+        rank=0,
+        world_size=1,
+        store_addr="127.0.0.1",
+        store_port=store.port,
+        replica_id=os.environ["TRAIL_NODE"],
+        hostname="127.0.0.1",
     )
     parameters = list(model.parameters())
     flat = torch.zeros(sum(parameter.numel() for parameter in parameters))

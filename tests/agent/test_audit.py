@@ -8,8 +8,8 @@ import pytest
 
 from stretto.core.audit import audit
 from stretto.core.journal import Commit, Digests, End, EpochEnd, LoaderLine, Orders, Record, Resume
-from stretto.core.merging import merge
-from stretto.core.order import order_id
+from stretto.core.journal_merge import merge
+from stretto.core.sample_order import order_id
 
 LOADER = LoaderLine(t=0, loader=0, samples=50, batch=16, slices=8, tail="drop")
 
@@ -21,12 +21,16 @@ def journal(*, epochs: int = 2, tail: str = "drop") -> list[Record]:
     for epoch in range(epochs):
         for first in range(0, 48 if tail == "drop" else 50, 16):
             count = min(16, 50 - first)
-            records.append(Commit(t=step, step=step, epoch=epoch, loader=0, first=first, count=count, batch=16, roster=1,
-                                  workers=1))
+            records.append(
+                Commit(t=step, step=step, epoch=epoch, loader=0, first=first, count=count, batch=16, roster=1, workers=1)
+            )
             step += 1
         records.append(EpochEnd(t=step, epoch=epoch, loader=0))
-    return [*records, Digests(t=step, step=step, digests={"w0": "aa", "w1": "aa"}, equal=True),
-            End(t=step, state="finished", steps=step, digest="aa")]
+    return [
+        *records,
+        Digests(t=step, step=step, digests={"w0": "aa", "w1": "aa"}, equal=True),
+        End(t=step, state="finished", steps=step, digest="aa"),
+    ]
 
 
 @pytest.mark.parametrize("tail", ["drop", "keep"])
@@ -75,8 +79,12 @@ def test_a_bad_journal_is_found_out(records: list[Record], finding: str) -> None
 
 def ordered(seed: int = 0) -> list[Record]:
     """With the orders of samples that this seed gives; the loader's is 0."""
-    return [replace(one, order=order_id(seed=seed, loader=0, epoch=one.epoch, samples=50, shuffle=True))
-            if isinstance(one, Commit) else one for one in journal()]
+    return [
+        replace(one, order=order_id(seed=seed, loader=0, epoch=one.epoch, samples=50, shuffle=True))
+        if isinstance(one, Commit)
+        else one
+        for one in journal()
+    ]
 
 
 def test_a_journal_whose_orders_follow_from_the_loaders_seed_holds() -> None:
@@ -135,6 +143,9 @@ def test_a_resumed_run_is_judged_by_what_holds_in_the_end() -> None:
 
 
 def test_an_evaluation_loader_is_not_expected_to_commit() -> None:
-    records: list[Record] = [LoaderLine(t=0, loader=1, samples=10, batch=5, slices=8, train=False), *journal(),
-                             EpochEnd(t=9, epoch=0, loader=1)]
+    records: list[Record] = [
+        LoaderLine(t=0, loader=1, samples=10, batch=5, slices=8, train=False),
+        *journal(),
+        EpochEnd(t=9, epoch=0, loader=1),
+    ]
     assert audit(records).holds

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stretto.agent.workers.blame import Crash, Ledger
-from stretto.agent.workers.budget import BACKOFF_MOST_S, Budget
+from stretto.agent.workers.failure_policy import Crash, FailureHistory
+from stretto.agent.workers.restart_budget import BACKOFF_MOST_S, RestartBudget
 
 CRASH = Crash("w0", 12, "ValueError", "a hole", "Traceback: …")
 
 
 def test_the_same_exception_at_the_same_place_in_two_workers_fails_the_job() -> None:
-    ledger = Ledger()
+    ledger = FailureHistory()
     assert ledger.crashed(CRASH, started=True) is None
     failure = ledger.crashed(replace(CRASH, worker="w1"), started=True)
     assert failure is not None
@@ -21,32 +21,37 @@ def test_the_same_exception_at_the_same_place_in_two_workers_fails_the_job() -> 
 
 
 def test_other_exceptions_other_places_and_the_same_worker_do_not() -> None:
-    ledger = Ledger()
-    for crash in (CRASH, replace(CRASH, worker="w1", tick=13), replace(CRASH, worker="w2", text="another hole"),
-                  replace(CRASH, worker="w3", type="KeyError"), CRASH):
+    ledger = FailureHistory()
+    for crash in (
+        CRASH,
+        replace(CRASH, worker="w1", tick=13),
+        replace(CRASH, worker="w2", text="another hole"),
+        replace(CRASH, worker="w3", type="KeyError"),
+        CRASH,
+    ):
         assert ledger.crashed(crash, started=True) is None
 
 
 def test_before_the_first_roster_one_exception_is_enough() -> None:
-    failure = Ledger().crashed(replace(CRASH, tick=None), started=False)
+    failure = FailureHistory().crashed(replace(CRASH, tick=None), started=False)
     assert failure is not None
     assert "at its start" in failure.text
 
 
 def test_newcomers_that_fail_alike_at_their_start_fail_the_job_only_together() -> None:
-    ledger = Ledger()
+    ledger = FailureHistory()
     assert ledger.crashed(replace(CRASH, tick=None), started=True) is None
     assert ledger.crashed(replace(CRASH, tick=None, worker="w5"), started=True) is not None
 
 
 def test_the_scripts_own_exit_code_is_kept() -> None:
-    failure = Ledger().crashed(Crash("w0", None, "SystemExit", "3"), started=False)
+    failure = FailureHistory().crashed(Crash("w0", None, "SystemExit", "3"), started=False)
     assert failure is not None
     assert failure.exit_code == 3
 
 
 def test_a_slice_that_kills_two_workers_is_poison_and_one_that_kills_the_same_worker_twice_is_not_counted_twice() -> None:
-    ledger = Ledger()
+    ledger = FailureHistory()
     place = (5, 0, 3)
     assert ledger.died_in(place, worker="w0", how="") is None
     assert ledger.died_in(place, worker="w0", how="") is None
@@ -59,17 +64,17 @@ def test_a_slice_that_kills_two_workers_is_poison_and_one_that_kills_the_same_wo
 
 
 def test_the_first_restart_is_at_once_and_the_next_wait_longer_up_to_a_bound() -> None:
-    budget = Budget(20)
+    budget = RestartBudget(20)
     delays = [budget.ask(0.0) for _ in range(10)]
     assert delays[:4] == [0.0, 1.0, 2.0, 4.0]
     assert max(delay for delay in delays if delay is not None) == BACKOFF_MOST_S
 
 
 def test_the_budget_is_used_up_and_comes_back_with_time() -> None:
-    budget = Budget(2, window_s=100)
+    budget = RestartBudget(2, window_s=100)
     assert budget.ask(0.0) == 0.0
     assert budget.ask(50.0) == 1.0
     assert budget.ask(60.0) is None
     assert budget.ask(101.0) == 1.0
     assert budget.ask(500.0) == 0.0
-    assert Budget(0).ask(0.0) is None
+    assert RestartBudget(0).ask(0.0) is None

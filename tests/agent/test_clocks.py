@@ -48,7 +48,10 @@ def test_the_wall_clock_is_read_only_to_be_written_down() -> None:
 
 def test_a_deadline_by_the_wall_clock_would_be_found(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
-    for text in ("import time\ndef wait():\n    until = time.time() + 3\n", "from time import time\ndef wait():\n    time()\n",
-                 "import datetime\ndef wait():\n    return datetime.datetime.now()\n"):
+    for text in (
+        "import time\ndef wait():\n    until = time.time() + 3\n",
+        "from time import time\ndef wait():\n    time()\n",
+        "import datetime\ndef wait():\n    return datetime.datetime.now()\n",
+    ):
         wrong.write_text(text)
         assert readers(wrong), text

@@ -10,12 +10,12 @@ import torch
 from launching import Launched, script
 from torch.utils.data import Subset, TensorDataset, random_split
 
-from stretto.agent.records.folder import RunFolder
-from stretto.agent.records.record import Recorder, Silent
+from stretto.agent.records.recorder import Recorder, Silent
+from stretto.agent.records.run_folder import RunFolder
 from stretto.agent.workers.fingerprints import differences, remedy, told
 from stretto.core.audit import audit
 from stretto.core.journal import LoaderLine, Orders
-from stretto.train.data.identity import identity
+from stretto.train.data.dataset_identity import identity
 
 Launch = Callable[..., Launched]
 SEEDED = script(epochs=8, pause_s=0.02).replace("seed=3", "seed=1000 + int(WORKER[1:]) if WORKER != 'alone' else 0")
@@ -95,13 +95,21 @@ def test_a_newcomer_that_fails_at_its_start_costs_the_job_nothing(launch: Launch
 @pytest.mark.parametrize(
     ("trouble", "difference"),
     [
-        pytest.param("if WORKER == 'w1': data = job.loader(dataset, batch_size=16, shuffle=False, slices=8)",
-                     "the number of job.loader calls is 2 on w1 and 1 on w0", marks=pytest.mark.long),
+        pytest.param(
+            "if WORKER == 'w1': data = job.loader(dataset, batch_size=16, shuffle=False, slices=8)",
+            "the number of job.loader calls is 2 on w1 and 1 on w0",
+            marks=pytest.mark.long,
+        ),
         ("if WORKER == 'w1': data.source.shuffle = False", "shuffle of job.loader number 0 is False on w1 and True on w0"),
-        ("if WORKER == 'w1': torch.set_default_dtype(torch.float64)",
-         "torch.get_default_dtype() is torch.float64 on w1 and torch.float32 on w0"),
-        pytest.param("torch.set_num_threads(2)\nif WORKER == 'w1': torch.set_num_threads(3)",
-                     "torch.get_num_threads() is 3 on w1 and 2 on w0", marks=pytest.mark.long),
+        (
+            "if WORKER == 'w1': torch.set_default_dtype(torch.float64)",
+            "torch.get_default_dtype() is torch.float64 on w1 and torch.float32 on w0",
+        ),
+        pytest.param(
+            "torch.set_num_threads(2)\nif WORKER == 'w1': torch.set_num_threads(3)",
+            "torch.get_num_threads() is 3 on w1 and 2 on w0",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_what_differs_is_named_and_the_others_go_on(launch: Launch, trouble: str, difference: str) -> None:
@@ -113,9 +121,13 @@ def test_what_differs_is_named_and_the_others_go_on(launch: Launch, trouble: str
 
 def test_a_worker_that_reads_other_samples_all_the_same_is_found_out_before_the_step(launch: Launch) -> None:
     """A control: the seed is changed behind the comparison's back."""
-    run = launch(script("""
+    run = launch(
+        script("""
         if WORKER == "w1": data.source.seed = 99
-    """), "--workers", "2")
+    """),
+        "--workers",
+        "2",
+    )
     assert run.end() == 1
     assert "order of the samples" in run.result["error"]
     assert not audit(run.records()).holds

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from launching import environment
 
-from stretto.agent.control import LINE_BYTES, Control, alive, ask
-from stretto.agent.records.folder import RunFolder, write_json
+from stretto.agent.control_server import LINE_BYTES, ControlServer, alive, ask
+from stretto.agent.records.run_folder import RunFolder, write_json
 from stretto.core.errors import UsageError
 
 
@@ -27,7 +27,7 @@ def serve(folder: RunFolder, asking: Callable[[], Any]) -> Any:
         return {"echo": request["verb"]}
 
     async def story() -> Any:
-        control = Control(folder, handle=handle)
+        control = ControlServer(folder, handle=handle)
         await control.start()
         try:
             return await asyncio.to_thread(asking)
@@ -98,8 +98,8 @@ def test_a_run_whose_agent_is_gone_says_so(folder: RunFolder) -> None:
 SILENT = """
 import asyncio, socket, sys
 from pathlib import Path
-from stretto.agent.control import Control
-from stretto.agent.records.folder import RunFolder
+from stretto.agent.control_server import Control
+from stretto.agent.records.run_folder import RunFolder
 
 async def main():
     folder = RunFolder(Path(sys.argv[1]))
@@ -115,7 +115,8 @@ asyncio.run(main())
 
 
 def test_a_client_that_has_said_nothing_when_the_agent_ends_shows_nobody_a_traceback(tmp_path):
-    done = subprocess.run([sys.executable, "-c", SILENT, str(tmp_path)], capture_output=True, text=True, timeout=60,
-                          env=environment(), check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", SILENT, str(tmp_path)], capture_output=True, text=True, timeout=60, env=environment(), check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

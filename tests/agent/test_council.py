@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stretto.agent.council import Asked, Council
+from stretto.agent.coordination import Coordination, ScaleRequest
 from stretto.core.roster import Roster
-from stretto.membership.status import Phase, WorkerStatus
 from stretto.membership.stores.embedded import EmbeddedStore
 from stretto.membership.stores.store import StoreError
-from stretto.membership.timing import Timing
+from stretto.membership.timeouts import Timeouts
+from stretto.membership.worker_status import Phase, WorkerStatus
 
 
 @dataclass
@@ -72,11 +72,11 @@ def worker(name: str, order: int, **fields: Any) -> WorkerStatus:
     return WorkerStatus(name, "a0", Phase.READY, order, address=("127.0.0.1", 1), slices=8, shape="same", **fields)
 
 
-def play(story: Callable[[Council, Notes], Awaitable[None]], *, least: int = 1, most: int = 4, wanted: int = 2) -> Notes:
+def play(story: Callable[[Coordination, Notes], Awaitable[None]], *, least: int = 1, most: int = 4, wanted: int = 2) -> Notes:
     notes = Notes()
 
     async def run() -> None:
-        council = Council(notes, EmbeddedStore(), agent="a0", slots=most, asked=Asked(least, most, wanted))
+        council = Coordination(notes, EmbeddedStore(), agent="a0", slots=most, asked=ScaleRequest(least, most, wanted))
         await council.open()
         try:
             await asyncio.wait_for(story(council, notes), 60)
@@ -92,7 +92,7 @@ async def until(condition: Callable[[], Any]) -> None:
         await asyncio.sleep(0.005)
 
 
-async def training(council: Council, notes: Notes) -> list[WorkerStatus]:
+async def training(council: Coordination, notes: Notes) -> list[WorkerStatus]:
     """Two members of roster 1."""
     members = [worker("w0", 0), worker("w1", 1)]
     for one in members:
@@ -111,7 +111,7 @@ async def training(council: Council, notes: Notes) -> list[WorkerStatus]:
 
 
 def test_the_agent_is_told_how_many_workers_to_run() -> None:
-    async def story(council: Council, notes: Notes) -> None:
+    async def story(council: Coordination, notes: Notes) -> None:
         await until(lambda: council.target == 2)
         council.want(4)
         assert council.wanted == 4
@@ -121,7 +121,7 @@ def test_the_agent_is_told_how_many_workers_to_run() -> None:
 
 
 def test_a_death_breaks_the_roster_and_the_survivor_is_rescued() -> None:
-    async def story(council: Council, notes: Notes) -> None:
+    async def story(council: Coordination, notes: Notes) -> None:
         first, second = await training(council, notes)
         number = notes.rosters[-1].number
         council.tell(replace(second, phase=Phase.GONE))
@@ -137,7 +137,7 @@ def test_a_death_breaks_the_roster_and_the_survivor_is_rescued() -> None:
 
 
 def test_a_worker_of_another_shape_is_dismissed_once_and_named() -> None:
-    async def story(council: Council, notes: Notes) -> None:
+    async def story(council: Coordination, notes: Notes) -> None:
         await training(council, notes)
         council.want(3)
         council.tell(replace(worker("w2", 2), shape="another"))
@@ -151,7 +151,7 @@ def test_a_worker_of_another_shape_is_dismissed_once_and_named() -> None:
 
 
 def test_everybody_dying_is_a_loss() -> None:
-    async def story(council: Council, notes: Notes) -> None:
+    async def story(council: Coordination, notes: Notes) -> None:
         for one in await training(council, notes):
             council.tell(replace(one, phase=Phase.GONE))
         await until(lambda: notes.heard("lost"))
@@ -160,7 +160,7 @@ def test_everybody_dying_is_a_loss() -> None:
 
 
 def test_the_job_is_over_when_all_members_have_finished() -> None:
-    async def story(council: Council, notes: Notes) -> None:
+    async def story(council: Coordination, notes: Notes) -> None:
         first, second = await training(council, notes)
         council.tell(replace(first, phase=Phase.FINISHED, tick=9))
         await asyncio.sleep(0.05)
@@ -173,7 +173,7 @@ def test_the_job_is_over_when_all_members_have_finished() -> None:
 
 
 def test_more_workers_at_least_than_slices_fail_the_job_with_the_fix() -> None:
-    async def story(council: Council, notes: Notes) -> None:
+    async def story(council: Coordination, notes: Notes) -> None:
         for order in range(9):
             council.tell(worker(f"w{order}", order))
         await until(lambda: notes.heard("fail"))
@@ -195,9 +195,9 @@ def test_an_agent_that_cannot_reach_the_store_is_fenced_and_starts_nobody_until_
 
     async def run() -> None:
         store = Flaky()
-        timing = Timing().scaled(0.05)
-        timing = Timing(timing.lease_s, timing.renewal_s, timing.answer_s, timing.margin_s, fence_s=0.5)
-        council = Council(notes, store, agent="a0", slots=4, asked=Asked(1, 4, 2), timing=timing)
+        timing = Timeouts().scaled(0.05)
+        timing = Timeouts(timing.lease_s, timing.renewal_s, timing.answer_s, timing.margin_s, fence_s=0.5)
+        council = Coordination(notes, store, agent="a0", slots=4, asked=ScaleRequest(1, 4, 2), timing=timing)
         await council.open()
         try:
             await until(lambda: council.target == 2)

@@ -14,7 +14,7 @@ from launching import Launched, script
 
 from stretto.core.audit import audit
 from stretto.core.journal import Checkpoint
-from stretto.membership.ranks import Ranks, passed, take
+from stretto.membership.startup_ranks import Ranks, passed, take
 
 Launch = Callable[..., Launched]
 
@@ -54,7 +54,9 @@ def lines(path: Path) -> list[str]:
 
 def test_code_under_if_chief_at_the_top_runs_in_one_process(launch: Launch, tmp_path: Path) -> None:
     """The chief is the last to be ready; a newcomer joins and a worker is killed; nobody erases the chief's file."""
-    run = launch(script("""
+    run = launch(
+        script(
+            """
         if WORKER == "w0": time.sleep(1.5)
         log = open("train.csv", "w", buffering=1) if job.chief else None
         if log is not None: print("opened by", WORKER, file=log)
@@ -62,7 +64,15 @@ def test_code_under_if_chief_at_the_top_runs_in_one_process(launch: Launch, tmp_
         job.barrier()
         def trouble(step, place):
             if job.chief and place == 0: print(step, file=log)
-    """, epochs=15, pause_s=0.02), "--workers", "1:4", "--start", "3")
+    """,
+            epochs=15,
+            pause_s=0.02,
+        ),
+        "--workers",
+        "1:4",
+        "--start",
+        "3",
+    )
     run.until_step(3)
     run.ask("scale", workers=4)
     run.until_workers(4)
@@ -80,7 +90,8 @@ def test_code_under_if_chief_at_the_top_runs_in_one_process(launch: Launch, tmp_
 
 
 def test_everybody_waits_at_a_barrier_for_the_chief_that_replaces_a_dead_one(launch: Launch, tmp_path: Path) -> None:
-    run = launch(script("""
+    run = launch(
+        script("""
         import signal
         if job.chief:
             open("downloaded", "a").write("half ")
@@ -95,7 +106,10 @@ def test_everybody_waits_at_a_barrier_for_the_chief_that_replaces_a_dead_one(lau
         open("readers", "a").write(f"{WORKER}\\n")
         def trouble(step, place):
             if job.chief and step == 0 and place == 0: open("chief", "w").write(WORKER)
-    """), "--workers", "3")
+    """),
+        "--workers",
+        "3",
+    )
     assert run.end() == 0, run.output()
     assert (tmp_path / "downloaded").read_text() == "half half whole"
     assert sorted(lines(tmp_path / "readers")) == ["w1", "w2", "w3"]
@@ -103,13 +117,21 @@ def test_everybody_waits_at_a_barrier_for_the_chief_that_replaces_a_dead_one(lau
 
 
 def test_where_a_dead_chief_is_not_replaced_another_worker_starts_again_as_chief(launch: Launch, tmp_path: Path) -> None:
-    run = launch(script("""
+    run = launch(
+        script("""
         import signal
         if WORKER == "w0": os.kill(os.getpid(), signal.SIGKILL)
         if job.chief: open("downloaded", "a").write(WORKER)
         job.barrier()
         assert os.path.exists("downloaded")
-    """), "--workers", "1:2", "--start", "2", "--max-restarts", "0")
+    """),
+        "--workers",
+        "1:2",
+        "--start",
+        "2",
+        "--max-restarts",
+        "0",
+    )
     assert run.end() == 0, run.output()
     assert (tmp_path / "downloaded").read_text() == "w2"
     assert [one.worker for one in run.events("dismissed")] == ["w1"]
@@ -118,9 +140,21 @@ def test_where_a_dead_chief_is_not_replaced_another_worker_starts_again_as_chief
 
 @pytest.mark.long
 def test_a_resumed_job_has_one_chief_again_and_says_that_it_is_resumed(launch: Launch, tmp_path: Path) -> None:
-    run = launch(script("""
+    run = launch(
+        script(
+            """
         if job.chief: open("lives", "a").write(f"{WORKER} {job.rank} {job.resumed}\\n")
-    """, epochs=10, pause_s=0.02), "--workers", "2", "--checkpoint", str(tmp_path / "saved"), "--checkpoint-every", "2")
+    """,
+            epochs=10,
+            pause_s=0.02,
+        ),
+        "--workers",
+        "2",
+        "--checkpoint",
+        str(tmp_path / "saved"),
+        "--checkpoint-every",
+        "2",
+    )
     run.until(lambda: [one for one in run.records() if isinstance(one, Checkpoint)])
     for pid in run.pids().values():
         os.kill(pid, signal.SIGKILL)
@@ -137,11 +171,21 @@ def test_a_barrier_that_the_chief_never_comes_to_keeps_nobody_once_it_is_past(la
 
 
 def test_a_worker_that_becomes_chief_and_lacks_the_chiefs_file_is_told_why(launch: Launch) -> None:
-    run = launch(script("""
+    run = launch(
+        script(
+            """
         if job.chief: log = open("train.csv", "w")
         def trouble(step, place):
             if job.chief: print(step, file=log)
-    """, epochs=50, pause_s=0.01), "--workers", "1:2", "--start", "2")
+    """,
+            epochs=50,
+            pause_s=0.01,
+        ),
+        "--workers",
+        "1:2",
+        "--start",
+        "2",
+    )
     run.until_step(3)
     os.kill(run.pids()["w0"], signal.SIGKILL)
     assert run.end() == 1
@@ -150,14 +194,22 @@ def test_a_worker_that_becomes_chief_and_lacks_the_chiefs_file_is_told_why(launc
 
 def test_a_file_that_is_opened_where_it_is_used_survives_the_chief(launch: Launch, tmp_path: Path) -> None:
     """As the porting page writes it."""
-    run = launch(script("""
+    run = launch(
+        script(
+            """
         log = None
         def trouble(step, place):
             global log
             if job.chief and place == 0:
                 log = log or open("train.csv", "a" if job.step or job.resumed else "w")
                 print(step, file=log, flush=True)
-    """, epochs=20, pause_s=0.01), "--workers", "2")
+    """,
+            epochs=20,
+            pause_s=0.01,
+        ),
+        "--workers",
+        "2",
+    )
     run.until_step(3)
     os.kill(run.pids()["w0"], signal.SIGKILL)
     assert run.end() == 0, run.output()

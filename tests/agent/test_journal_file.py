@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from launching import environment
 
-from stretto.agent.records import journal as journals
-from stretto.agent.records.journal import Journal
-from stretto.core.journal import Commit, Event, Parser, Resume, Switch, lives, parse
+from stretto.agent.records import journal_writer as journals
+from stretto.agent.records.journal_writer import Journal
+from stretto.core.journal import Commit, JournalEvent, Parser, Resume, Switch, lives, parse
 
 
 def silent(text: str) -> None:
@@ -31,7 +31,7 @@ def test_what_is_written_is_read_back_as_types(tmp_path: Path) -> None:
     journal.write("novelty", something=1)
     assert journal.close() is None
     event, line = parse((tmp_path / "j").read_bytes())
-    assert isinstance(event, Event)
+    assert isinstance(event, JournalEvent)
     assert (event.what, event.worker) == ("started", "w0")
     assert isinstance(line, Commit)
     assert (line.step, line.metrics) == (4, {"loss": 0.5})
@@ -56,7 +56,7 @@ def test_a_torn_line_does_not_swallow_the_next_agents_first(tmp_path: Path) -> N
     journal.close()
     parser = Parser()
     found = list(parser.feed(path.read_bytes()))
-    assert [one.what for one in found if isinstance(one, Event)] == ["a", "b"]
+    assert [one.what for one in found if isinstance(one, JournalEvent)] == ["a", "b"]
     assert parser.skipped == 1
     assert not parser.torn
 
@@ -79,11 +79,15 @@ def test_after_a_resume_what_it_replaces_is_gone() -> None:
     def line(kind: str, **fields: object) -> bytes:
         return json.dumps({"t": 1, "kind": kind, **fields}).encode() + b"\n"
 
-    data = b"".join([
-        *(line("commit", **commit(step)) for step in range(4)), line("epoch", epoch=0, loader=0),
-        line("resume", step=1, life=2), *(line("commit", **commit(step, roster=9)) for step in (2, 3)),
-        line("switch", number=1, step=0, workers=1, joined=[], left=[], cause="start", pause_ms=0.0),
-    ])
+    data = b"".join(
+        [
+            *(line("commit", **commit(step)) for step in range(4)),
+            line("epoch", epoch=0, loader=0),
+            line("resume", step=1, life=2),
+            *(line("commit", **commit(step, roster=9)) for step in (2, 3)),
+            line("switch", number=1, step=0, workers=1, joined=[], left=[], cause="start", pause_ms=0.0),
+        ]
+    )
     kept = lives(parse(data))
     assert [(one.step, one.roster) for one in kept if isinstance(one, Commit)] == [(0, 1), (1, 1), (2, 9), (3, 9)]
     assert sum(isinstance(one, Resume) for one in kept) == 1
@@ -118,7 +122,7 @@ def test_when_there_is_room_again_nothing_was_lost(tmp_path: Path) -> None:
     program = """
         import resource, signal, sys
         from pathlib import Path
-        from stretto.agent.records import journal as journals
+        from stretto.agent.records import journal_writer as journals
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         journals.RETRY_S = 0.0
         told = []
@@ -135,4 +139,4 @@ def test_when_there_is_room_again_nothing_was_lost(tmp_path: Path) -> None:
     path = tmp_path / "j"
     subprocess.run([sys.executable, "-c", textwrap.dedent(program), str(path)], env=environment(), check=True, timeout=60)
     found = parse(path.read_bytes())
-    assert [one.what for one in found if isinstance(one, Event)] == [f"number {step}" for step in range(21)]
+    assert [one.what for one in found if isinstance(one, JournalEvent)] == [f"number {step}" for step in range(21)]

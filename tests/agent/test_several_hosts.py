@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
-from stretto.agent.hosts import joining
+from stretto.agent.hosts import join
 from stretto.agent.hosts.address import choose_address
-from stretto.agent.hosts.joining import AlreadyEnded, _enter, _name, card
-from stretto.agent.hosts.remedies import remedy
-from stretto.agent.hosts.shared import Shared
-from stretto.agent.hosts.ssh import Launch, Target, explain, parse_hosts, remote
-from stretto.agent.hosts.stores import Under, endpoints
-from stretto.agent.hosts.wire import Listener, Unreachable, ask, sign
+from stretto.agent.hosts.join import AlreadyEnded, _enter, _name, card
+from stretto.agent.hosts.signed_rpc import Listener, PeerUnreachable, ask, sign
+from stretto.agent.hosts.ssh import SshLaunch, Target, explain, parse_hosts, remote
+from stretto.agent.hosts.store_error_hints import remedy
+from stretto.agent.hosts.store_factory import PrefixStore, endpoints
+from stretto.agent.hosts.store_options import StoreOptions
 from stretto.agent.options import RunOptions
 from stretto.cli.hosts import own_words, tls_words
 from stretto.core.audit import audit
 from stretto.core.errors import UsageError
 from stretto.core.journal import Commit, End, EpochEnd, LoaderLine, Record, Resume, Start
-from stretto.core.merging import merge
-from stretto.membership import keys
+from stretto.core.journal_merge import merge
+from stretto.membership import store_schema
 from stretto.membership.stores.embedded import EmbeddedStore
 from stretto.membership.stores.store import Put
 from tests.stores.places import certificates
@@ -74,10 +74,15 @@ def test_a_journal_that_lost_its_last_lines_is_found() -> None:
 # ---- options
 
 
-@pytest.mark.parametrize(("url", "found"), [
-    ("etcd://a,b:1", (("a", 2379), ("b", 1))), ("etcd://u:p@[fd77::1]:5/x", (("fd77::1", 5),)), ("tcp://h:7070", (("h", 7070),)),
-    ("etcd://[fd77::1]", (("fd77::1", 2379),)),
-])
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("etcd://a,b:1", (("a", 2379), ("b", 1))),
+        ("etcd://u:p@[fd77::1]:5/x", (("fd77::1", 5),)),
+        ("tcp://h:7070", (("h", 7070),)),
+        ("etcd://[fd77::1]", (("fd77::1", 2379),)),
+    ],
+)
 def test_hosts_and_ports_of_a_store(url: str, found: tuple[tuple[str, int], ...]) -> None:
     assert endpoints(url) == found
 
@@ -88,18 +93,25 @@ def test_a_store_without_host_and_port_is_refused(url: str) -> None:
         endpoints(url)
 
 
-@pytest.mark.parametrize(("options", "said"), [
-    ({"store": "redis://x:1"}, "is no store"), ({"job": "a b"}, "cannot name a job"), ({"slots": -1}, "--slots -1"),
-    ({"certificate": "c"}, "belong together"), ({"lease_s": 0.5}, "--lease 0.5"), ({"fence_s": 1.0}, "shorter than --lease"),
-])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"store": "redis://x:1"}, "is no store"),
+        ({"job": "a b"}, "cannot name a job"),
+        ({"slots": -1}, "--slots -1"),
+        ({"certificate": "c"}, "belong together"),
+        ({"lease_s": 0.5}, "--lease 0.5"),
+        ({"fence_s": 1.0}, "shorter than --lease"),
+    ],
+)
 def test_wrong_options_of_a_job_are_said(options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        replace(Shared("etcd://h:1", "digits"), **options).validate()
+        replace(StoreOptions("etcd://h:1", "digits"), **options).validate()
 
 
 def test_the_secret_comes_from_a_file_and_is_not_written_down(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("0123456789abcdef\n")
-    shared = Shared("tcp://h:1", "digits", token_file=str(tmp_path / "token"))
+    shared = StoreOptions("tcp://h:1", "digits", token_file=str(tmp_path / "token"))
     assert shared.token() == "0123456789abcdef"
     assert "0123456789abcdef" not in json.dumps(RunOptions("train.py", shared=shared).document(), default=str)
     (tmp_path / "token").write_text("short")
@@ -132,7 +144,7 @@ def test_what_is_said_anew_for_every_host_is_left_out_of_the_command() -> None:
 
 
 def test_the_secret_is_not_in_the_remote_command_line() -> None:
-    launch = Launch("j", "tcp://a:1", "sesame" * 6, "/some folder", "/usr/bin/python3", {})
+    launch = SshLaunch("j", "tcp://a:1", "sesame" * 6, "/some folder", "/usr/bin/python3", {})
     assert "sesame" not in remote(launch, ["run", "it's here"])
     assert "ssh-copy-id a" in explain("a", 255, "root@a: Permission denied (publickey,password).", folder="/f")
 
@@ -140,24 +152,27 @@ def test_the_secret_is_not_in_the_remote_command_line() -> None:
 # ---- signed requests
 
 
-@pytest.mark.parametrize(("store", "shown", "user", "password"), [
-    ("etcd://h:1", "etcd://h:1", "", "secret"),
-    ("etcd://me@h:1,g:2/lab", "etcd://me@h:1,g:2/lab", "me", "secret"),
-    ("etcd://me:p%40ss@h:1", "etcd://me@h:1", "me", "p@ss"),
-    ("etcds://me:p/w:x@[::1]:1", "etcds://me@[::1]:1", "me", "p/w:x"),
-])
+@pytest.mark.parametrize(
+    ("store", "shown", "user", "password"),
+    [
+        ("etcd://h:1", "etcd://h:1", "", "secret"),
+        ("etcd://me@h:1,g:2/lab", "etcd://me@h:1,g:2/lab", "me", "secret"),
+        ("etcd://me:p%40ss@h:1", "etcd://me@h:1", "me", "p@ss"),
+        ("etcds://me:p/w:x@[::1]:1", "etcds://me@[::1]:1", "me", "p/w:x"),
+    ],
+)
 def test_a_password_is_read_where_it_is_and_never_shown(
     monkeypatch: pytest.MonkeyPatch, store: str, shown: str, user: str, password: str
 ) -> None:
     monkeypatch.setenv("STRETTO_STORE_TOKEN", "secret")
-    shared = Shared(store, "digits")
+    shared = StoreOptions(store, "digits")
     assert (shared.url, shared.user, shared.password()) == (shown, user, password)
     assert shared.document()["store"] == shown
-    assert Shared.read(shared.document()).url == shown
+    assert StoreOptions.read(shared.document()).url == shown
 
 
 def test_a_store_that_is_closed_for_now_is_asked_again_and_one_that_refuses_is_not() -> None:
-    shared = Shared("etcd://me@h:1", "digits")
+    shared = StoreOptions("etcd://me@h:1", "digits")
     refused, closed = remedy("etcdserver: user name is empty", shared), remedy("UNAVAILABLE: Socket closed", shared)
     assert refused is not None and refused.certain
     assert closed is not None and not closed.certain and "etcds://" in closed.text
@@ -165,9 +180,9 @@ def test_a_store_that_is_closed_for_now_is_asked_again_and_one_that_refuses_is_n
 
 
 def test_stopping_over_ssh_reaches_a_store_with_tls() -> None:
-    shared = Shared("etcds://h:1", "digits", ca="ca.pem", certificate="me.pem", key="me.key")
+    shared = StoreOptions("etcds://h:1", "digits", ca="ca.pem", certificate="me.pem", key="me.key")
     assert tls_words(shared) == ["--store-ca", "ca.pem", "--store-cert", "me.pem", "--store-key", "me.key"]
-    assert tls_words(Shared("etcd://h:1", "digits")) == tls_words(None) == []
+    assert tls_words(StoreOptions("etcd://h:1", "digits")) == tls_words(None) == []
 
 
 def test_only_requests_that_are_signed_with_the_jobs_token_are_answered() -> None:
@@ -185,7 +200,7 @@ def test_only_requests_that_are_signed_with_the_jobs_token_are_answered() -> Non
         assert (await ask(address, "hello", token="right"))["said"] == "hello"
         with pytest.raises(UsageError, match="not here"):
             await ask(address, "no", token="right")
-        with pytest.raises(Unreachable, match="not signed"):
+        with pytest.raises(PeerUnreachable, match="not signed"):
             await ask(address, "hello", token="wrong")
         assert len(heard) == 2
         reader, writer = await asyncio.open_connection(*address)
@@ -204,10 +219,12 @@ def test_only_requests_that_are_signed_with_the_jobs_token_are_answered() -> Non
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed: apt-get install openssl")
 @pytest.mark.slow
 def test_with_certificates_agents_speak_tls_and_listen_to_nobody_without_one_of_the_same_ca(tmp_path: Path) -> None:
-    def shared(folder: str) -> Shared:
+    def shared(folder: str) -> StoreOptions:
         (tmp_path / folder).mkdir()
         files = certificates(tmp_path / folder)
-        return Shared("etcds://h:1", "digits", ca=str(files["ca"]), certificate=str(files["certificate"]), key=str(files["key"]))
+        return StoreOptions(
+            "etcds://h:1", "digits", ca=str(files["ca"]), certificate=str(files["certificate"]), key=str(files["key"])
+        )
 
     async def handle(request: dict[str, Any]) -> dict[str, Any]:
         return {"said": request["verb"]}
@@ -218,12 +235,12 @@ def test_with_certificates_agents_speak_tls_and_listen_to_nobody_without_one_of_
         address = await listener.start("127.0.0.1", tls=own.server_tls())
         assert (await ask(address, "hello", token="right", tls=own.client_tls(agents=True)))["said"] == "hello"
         for tls in (None, stranger.client_tls(agents=True), replace(stranger, ca=own.ca).client_tls(agents=True)):
-            with pytest.raises(Unreachable):
+            with pytest.raises(PeerUnreachable):
                 await ask(address, "hello", token="right", tls=tls)
-        with pytest.raises(Unreachable, match="not signed"):
+        with pytest.raises(PeerUnreachable, match="not signed"):
             await ask(address, "hello", token="wrong", tls=own.client_tls(agents=True))
         await listener.close()
-        assert own.sealed and not replace(own, ca=None).sealed and not Shared("etcd://h:1", "digits").sealed
+        assert own.sealed and not replace(own, ca=None).sealed and not StoreOptions("etcd://h:1", "digits").sealed
         assert replace(own, certificate=None, key=None).client_tls(agents=True) is None
 
     asyncio.run(story())
@@ -235,7 +252,7 @@ def test_with_certificates_agents_speak_tls_and_listen_to_nobody_without_one_of_
 def options(tmp_path: Path, text: str = "print()", **more: Any) -> RunOptions:
     script = tmp_path / "train.py"
     script.write_text(text)
-    return RunOptions(str(script), most=4, **{"shared": Shared("etcd://h:1", "digits", host="h1"), **more})
+    return RunOptions(str(script), most=4, **{"shared": StoreOptions("etcd://h:1", "digits", host="h1"), **more})
 
 
 async def enter(store: Any, asked: RunOptions) -> tuple[dict[str, Any], int]:
@@ -247,9 +264,9 @@ def test_the_second_host_takes_the_first_ones_card_and_a_different_one_is_refuse
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story() -> None:
-        store = Under(EmbeddedStore(), "digits/")
+        store = PrefixStore(EmbeddedStore(), "digits/")
         first, life = await enter(store, options(tmp_path))
-        await store.commit([Put(keys.AGENTS + "h1", "{}")])
+        await store.commit([Put(store_schema.AGENTS + "h1", "{}")])
         second, _ = await enter(store, options(tmp_path))
         assert (second["id"], second["token"], life) == (first["id"], first["token"], 1)
         with pytest.raises(UsageError, match=r"another script.*begun by host h1"):
@@ -257,11 +274,11 @@ def test_the_second_host_takes_the_first_ones_card_and_a_different_one_is_refuse
         with pytest.raises(UsageError, match="other arguments"):
             await enter(store, options(tmp_path, args=("-x",)))
         with monkeypatch.context() as patch:
-            patch.setattr(joining, "VERSION", "0.0.0")
+            patch.setattr(join, "VERSION", "0.0.0")
             with pytest.raises(UsageError, match=r"another version of stretto.*version=.*0\.0\.0"):
                 await enter(store, options(tmp_path))
         with pytest.raises(UsageError, match=r"--store-key on all hosts or on none.*tls=False, this host True"):
-            await enter(store, options(tmp_path, shared=Shared("etcd://h:1", "digits", ca="ca", certificate="c", key="k")))
+            await enter(store, options(tmp_path, shared=StoreOptions("etcd://h:1", "digits", ca="ca", certificate="c", key="k")))
         assert [await _name(store, "h1") for _ in range(3)] == ["h1", "h1.2", "h1.3"]
 
     asyncio.run(story())
@@ -271,7 +288,7 @@ def test_a_late_host_is_told_that_the_job_has_finished(tmp_path: Path) -> None:
     async def story() -> None:
         store = EmbeddedStore()
         ended = {**card(options(tmp_path)), "state": "finished", "digest": "abc", "id": "x"}
-        await store.commit([Put(keys.ENDED, keys.text(ended))])
+        await store.commit([Put(store_schema.ENDED, store_schema.text(ended))])
         with pytest.raises(AlreadyEnded, match="abc"):
             await enter(store, options(tmp_path))
         fresh, _ = await enter(store, options(tmp_path, "print(2)"))

@@ -8,35 +8,63 @@ from dataclasses import replace
 import pytest
 from launching import Launched, script
 
-from stretto.agent.workers.stall import Moves, Restart, Seen, Stalled, Stalls, odd_one, place_text, usual_step_s
+from stretto.agent.workers.stall_detection import (
+    Moves,
+    RestartWorker,
+    StallDetector,
+    Stalled,
+    WorkerActivity,
+    odd_one,
+    place_text,
+    usual_step_s,
+)
 from stretto.core.audit import audit
-from stretto.core.beat import Activity, Pulse
+from stretto.core.heartbeat import Activity, HeartbeatSample
 
 Launch = Callable[..., Launched]
-PULSE = Pulse(beaten=0.0, activity=Activity.EXCHANGE, step=115, pass_=0, slice=3, since=0.0, typical_s=0.1, longest_s=0.2,
-              slices=50, train=True, loader=0)
+PULSE = HeartbeatSample(
+    beaten=0.0,
+    activity=Activity.EXCHANGE,
+    step=115,
+    pass_=0,
+    slice=3,
+    since=0.0,
+    typical_s=0.1,
+    longest_s=0.2,
+    slices=50,
+    train=True,
+    loader=0,
+)
 EVALUATES = replace(PULSE, train=False, loader=1, step=4)
 SCRIPT = replace(PULSE, activity=Activity.STEPPING, step=114)
 
 
-def seen(*pulses: Pulse) -> list[Seen]:
-    return [Seen(f"w{number}", pulse, order=number) for number, pulse in enumerate(pulses)]
+def seen(*pulses: HeartbeatSample) -> list[WorkerActivity]:
+    return [WorkerActivity(f"w{number}", pulse, order=number) for number, pulse in enumerate(pulses)]
 
 
 def look(
-    stalls: Stalls, members: list[Seen], now: float, *, usual_s: float = 1.0, whole: bool = True, settled: bool = True
+    stalls: StallDetector,
+    members: list[WorkerActivity],
+    now: float,
+    *,
+    usual_s: float = 1.0,
+    whole: bool = True,
+    settled: bool = True,
 ) -> object:
     return stalls.look(members, now=now, usual_s=usual_s, whole=whole, settled=settled)
 
 
 def test_a_stall_is_told_once_with_everybodys_place_and_so_is_its_end() -> None:
-    stalls, members = Stalls(), seen(PULSE, EVALUATES, SCRIPT)
+    stalls, members = StallDetector(), seen(PULSE, EVALUATES, SCRIPT)
     assert look(stalls, members, 100.0) is None
     assert look(stalls, members, 129.0) is None and not stalls.text
     told = look(stalls, members, 131.0)
     assert isinstance(told, Stalled)
-    assert told.text == ("no progress for 31 s (steps take 1.00 s): w0 in the exchange of training step 115, w1 in the exchange of "
-                         "evaluation step 4 of loader 1, w2 in the script's own code after training step 114")
+    assert told.text == (
+        "no progress for 31 s (steps take 1.00 s): w0 in the exchange of training step 115, w1 in the exchange of "
+        "evaluation step 4 of loader 1, w2 in the script's own code after training step 114"
+    )
     assert stalls.text == told.text
     assert all(look(stalls, members, 132.0 + later) is None for later in range(100)), "one stands in the script's own code"
     assert look(stalls, seen(PULSE, EVALUATES, replace(SCRIPT, step=115)), 250.0) == Moves("the job goes on after 150 s")
@@ -44,26 +72,26 @@ def test_a_stall_is_told_once_with_everybodys_place_and_so_is_its_end() -> None:
 
 
 def test_slow_steps_have_more_time_and_a_slice_under_way_is_progress() -> None:
-    stalls, members = Stalls(), seen(PULSE, EVALUATES)
+    stalls, members = StallDetector(), seen(PULSE, EVALUATES)
     assert look(stalls, members, 0.0) is None
     assert look(stalls, members, 99.0, usual_s=5.0) is None
     assert isinstance(look(stalls, members, 101.0, usual_s=5.0), Stalled)
     computing = seen(PULSE, replace(PULSE, activity=Activity.SLICE))
-    stalls = Stalls()
+    stalls = StallDetector()
     assert all(look(stalls, computing, float(now)) is None for now in range(0, 500, 10)), "`watch` has the limits of slices"
 
 
 def test_the_odd_one_is_restarted_where_everybody_waits() -> None:
-    stalls, members = Stalls(), seen(PULSE, EVALUATES, PULSE)
+    stalls, members = StallDetector(), seen(PULSE, EVALUATES, PULSE)
     look(stalls, members, 0.0)
     assert isinstance(look(stalls, members, 31.0), Stalled)
     restart = look(stalls, members, 31.1)
-    assert isinstance(restart, Restart) and restart.worker == "w1"
+    assert isinstance(restart, RestartWorker) and restart.worker == "w1"
     assert look(stalls, members, 31.2) is None, "once"
 
 
 def test_before_the_first_steps_there_is_more_time() -> None:
-    stalls, members = Stalls(), seen(PULSE, EVALUATES)
+    stalls, members = StallDetector(), seen(PULSE, EVALUATES)
     look(stalls, members, 0.0, usual_s=0.0)
     assert look(stalls, members, 299.0, usual_s=0.0) is None
     told = look(stalls, members, 301.0, usual_s=0.0)
@@ -72,7 +100,7 @@ def test_before_the_first_steps_there_is_more_time() -> None:
 
 def test_a_pause_in_the_scripts_own_code_that_comes_again_is_told_once() -> None:
     """The chief evaluates by itself after every epoch."""
-    stalls, told = Stalls(), list[object]()
+    stalls, told = StallDetector(), list[object]()
     for epoch in range(3):
         members = seen(replace(SCRIPT, step=epoch), replace(PULSE, step=epoch + 1))
         told += [found for found in (look(stalls, members, 100.0 * epoch + second) for second in range(60)) if found]
@@ -85,7 +113,7 @@ def test_a_pause_in_the_scripts_own_code_that_comes_again_is_told_once() -> None
 
 
 def test_an_agent_that_was_away_begins_to_count_anew() -> None:
-    stalls, members = Stalls(), seen(PULSE, EVALUATES)
+    stalls, members = StallDetector(), seen(PULSE, EVALUATES)
     look(stalls, members, 0.0)
     stalls.awake(1000.0)
     assert look(stalls, members, 1001.0) is None
@@ -93,13 +121,13 @@ def test_an_agent_that_was_away_begins_to_count_anew() -> None:
 
 
 def test_the_end_of_a_script_is_no_stall() -> None:
-    stalls, members = Stalls(), seen(replace(PULSE, activity=Activity.ENDED))
+    stalls, members = StallDetector(), seen(replace(PULSE, activity=Activity.ENDED))
     assert all(look(stalls, members, float(now)) is None for now in range(0, 5000, 10))
 
 
 @pytest.mark.parametrize(("whole", "settled"), [(False, True), (True, False)])
 def test_nobody_is_restarted_where_others_are_not_seen_or_the_roster_changes(whole: bool, settled: bool) -> None:
-    stalls, members = Stalls(), seen(PULSE, EVALUATES)
+    stalls, members = StallDetector(), seen(PULSE, EVALUATES)
     look(stalls, members, 0.0)
     assert isinstance(look(stalls, members, 31.0), Stalled)
     assert look(stalls, members, 40.0, whole=whole, settled=settled) is None
@@ -124,11 +152,17 @@ def test_the_usual_step_time_is_the_median_of_the_last_ones() -> None:
 
 
 def test_a_worker_that_sleeps_in_its_own_code_is_told_and_left_alone(launch: Launch) -> None:
-    run = launch(script("""
+    run = launch(
+        script("""
         def sleeps(*args):
             if job.step == 5 and WORKER == "w1": time.sleep(4)
         optimizer.register_step_post_hook(sleeps)
-    """), "--workers", "2", "--stall-timeout", "1")
+    """),
+        "--workers",
+        "2",
+        "--stall-timeout",
+        "1",
+    )
     stalled = run.until_event("stalled")
     assert "w0 in the exchange of training step 6" in stalled.text
     assert "w1 in the script's own code after training step 5" in stalled.text
@@ -142,15 +176,24 @@ def test_a_worker_that_sleeps_in_its_own_code_is_told_and_left_alone(launch: Lau
 
 def test_the_odd_one_of_workers_that_all_wait_is_restarted_and_the_job_goes_on(launch: Launch) -> None:
     """An exchange of one worker is held up where nobody would ever end it."""
-    run = launch(script("""
-        import stretto.train.reduce.exchange as exchange
+    run = launch(
+        script(
+            """
+        import stretto.train.reduce.tree_allreduce as exchange
         if WORKER == "w1":
             tell = exchange.Exchange.tell
             def stuck(self, *args, **kwargs):
                 if job.step == 5: time.sleep(1000)
                 return tell(self, *args, **kwargs)
             exchange.Exchange.tell = stuck
-    """, epochs=4), "--workers", "2", "--stall-timeout", "1")
+    """,
+            epochs=4,
+        ),
+        "--workers",
+        "2",
+        "--stall-timeout",
+        "1",
+    )
     stuck = run.until_event("stuck")
     assert stuck.worker == "w1"
     assert "everybody waits for somebody else: w0 in the exchange of training step 5, w1 in the exchange of" in stuck.text

@@ -26,8 +26,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     for epochs in (12,):
         path = folder / "alone.py"
         path.write_text(script(epochs=epochs))
-        done = subprocess.run([sys.executable, str(path)], env=environment(), text=True, capture_output=True,
-                              timeout=GUARD_S, check=True)
+        done = subprocess.run(
+            [sys.executable, str(path)], env=environment(), text=True, capture_output=True, timeout=GUARD_S, check=True
+        )
         digests[epochs] = done.stdout.split()[-1]
     return digests
 
@@ -60,19 +61,29 @@ def test_a_frozen_worker_counts_as_dead_and_is_killed(launch: Launch, alone: dic
 
 
 def test_a_busy_worker_that_only_sleeps_between_steps_is_not_taken_for_dead(launch: Launch) -> None:
-    run = launch(script("""
+    run = launch(
+        script("""
         def trouble(step, place):
             if step == 2 and place == 0: time.sleep(2.5)
-    """), "--workers", "2")
+    """),
+        "--workers",
+        "2",
+    )
     assert run.end() == 0, run.output()
     assert not run.events("frozen", "hung", "silent", "died")
 
 
 def test_a_slice_that_hangs_is_killed_and_computed_by_somebody_else(launch: Launch) -> None:
-    run = launch(script("""
+    run = launch(
+        script("""
         def trouble(step, place):
             if step == 2 and WORKER == "w1": time.sleep(1000)
-    """), "--workers", "2", "--slice-timeout", "1.5")
+    """),
+        "--workers",
+        "2",
+        "--slice-timeout",
+        "1.5",
+    )
     event = run.until_event("hung")
     assert event.worker == "w1"
     assert "of step 2" in event.text
@@ -80,13 +91,17 @@ def test_a_slice_that_hangs_is_killed_and_computed_by_somebody_else(launch: Laun
 
 
 def test_a_slice_that_kills_two_workers_is_poison_and_fails_the_job(launch: Launch) -> None:
-    run = launch(script("""
+    run = launch(
+        script("""
         import ctypes
         def trouble(step, place):
             if step == 2 and step_slice() == 5: ctypes.string_at(0)
         def step_slice():
             return sys._getframe(2).f_locals["step"].slice
-    """), "--workers", "3")
+    """),
+        "--workers",
+        "3",
+    )
     assert run.end() == 1
     assert "slice 5 of step 2" in run.result["error"]
     assert "poison" in run.result["error"]
@@ -95,10 +110,14 @@ def test_a_slice_that_kills_two_workers_is_poison_and_fails_the_job(launch: Laun
 
 
 def test_the_same_exception_on_every_worker_fails_the_job_with_its_traceback(launch: Launch) -> None:
-    run = launch(script("""
+    run = launch(
+        script("""
         def trouble(step, place):
             if step == 2: raise ValueError("the data has a hole")
-    """), "--workers", "2")
+    """),
+        "--workers",
+        "2",
+    )
     assert run.end() == 1
     assert "ValueError: the data has a hole" in run.result["error"]
     assert "in the same way in workers" in run.result["error"]
@@ -108,10 +127,14 @@ def test_the_same_exception_on_every_worker_fails_the_job_with_its_traceback(lau
 
 
 def test_an_exception_on_one_worker_alone_costs_only_that_worker(launch: Launch) -> None:
-    run = launch(script("""
+    run = launch(
+        script("""
         def trouble(step, place):
             if step == 2 and WORKER == "w1": raise ValueError("only here")
-    """), "--workers", "2")
+    """),
+        "--workers",
+        "2",
+    )
     assert run.end() == 0, run.output()
     assert [one.worker for one in run.events("crashed")] == ["w1"]
 
@@ -129,18 +152,40 @@ def test_the_exit_code_of_the_script_is_the_jobs(launch: Launch) -> None:
 
 
 def test_a_worker_that_always_dies_uses_up_the_budget_and_the_job_fails(launch: Launch) -> None:
-    run = launch(script("""
+    run = launch(
+        script(
+            """
         if WORKER != "w0": os._exit(9)
-    """, pause_s=0.05, epochs=500), "--workers", "2", "--max-restarts", "1")
+    """,
+            pause_s=0.05,
+            epochs=500,
+        ),
+        "--workers",
+        "2",
+        "--max-restarts",
+        "1",
+    )
     assert run.end() == 1
     assert "--max-restarts 1" in run.result["error"]
     assert "exit code 9" in run.result["error"]
 
 
 def test_a_job_that_may_have_fewer_workers_goes_on_without_those_that_always_die(launch: Launch) -> None:
-    run = launch(script("""
+    run = launch(
+        script(
+            """
         if WORKER != "w0": os._exit(9)
-    """, pause_s=0.01, epochs=12), "--workers", "1:2", "--start", "2", "--max-restarts", "0")
+    """,
+            pause_s=0.01,
+            epochs=12,
+        ),
+        "--workers",
+        "1:2",
+        "--start",
+        "2",
+        "--max-restarts",
+        "0",
+    )
     assert run.end() == 0, run.output()
     assert "is not replaced any more" in run.events("warning")[0].text
 
@@ -160,9 +205,19 @@ def test_a_worker_with_another_fingerprint_is_refused_with_the_difference(launch
 
 @pytest.mark.slow
 def test_a_worker_with_another_model_is_refused_with_both_and_the_job_goes_on(launch: Launch) -> None:
-    run = launch(script("""
+    run = launch(
+        script(
+            """
         if WORKER == "w1": model.register_buffer("extra", torch.zeros(3))
-    """, epochs=20, pause_s=0.02), "--workers", "1:2", "--max-restarts", "0")
+    """,
+            epochs=20,
+            pause_s=0.02,
+        ),
+        "--workers",
+        "1:2",
+        "--max-restarts",
+        "0",
+    )
     run.until_step(1)
     run.ask("scale", workers=2)
     refused = run.until_event("refused")
@@ -178,12 +233,20 @@ def test_a_worker_with_another_model_is_refused_with_both_and_the_job_goes_on(la
 @pytest.mark.slow
 def test_misplaced_workers_are_refused_and_the_job_goes_on_without_more_of_them(launch: Launch, alone: dict[int, str]) -> None:
     """Fewer than the job was started with: a refusal does not fail a job that can go on."""
-    run = launch(script("""
+    run = launch(
+        script(
+            """
         def trouble(step, place):
             if step > 5 and int(WORKER[1:]) > 1:
                 job._telling.say("misplaced", text=f"worker {WORKER} is in step {step} while the others evaluate")
                 time.sleep(1000)
-    """, epochs=12, pause_s=0.05), "--workers", "2")
+    """,
+            epochs=12,
+            pause_s=0.05,
+        ),
+        "--workers",
+        "2",
+    )
     run.until_step(6)
     os.kill(run.pids()["w1"], signal.SIGKILL)
     assert run.end() == 0, run.output()
@@ -208,12 +271,20 @@ def test_allow_mixed_admits_it_and_says_what_is_lost(launch: Launch) -> None:
 
 
 def test_killing_the_agent_takes_everything_with_it(launch: Launch, tmp_path: Path) -> None:
-    run = launch(script("""
+    run = launch(
+        script(
+            """
         import subprocess
         stray = subprocess.Popen(["sleep", "1000"])
         loner = subprocess.Popen(["sleep", "1000"], start_new_session=True)
         open(f"strays-{WORKER}", "w").write(f"{stray.pid} {loner.pid}")
-    """, pause_s=0.02, epochs=10_000), "--workers", "2")
+    """,
+            pause_s=0.02,
+            epochs=10_000,
+        ),
+        "--workers",
+        "2",
+    )
     run.until_step(2)
     pids = list(run.pids().values())
     strays = [int(pid) for path in tmp_path.glob("strays-*") for pid in path.read_text().split()]
@@ -240,5 +311,3 @@ def test_a_dead_fork_server_fails_the_job_and_leaves_nobody(launch: Launch) -> N
     assert run.end() == 1
     assert "fork server ended with signal 9" in run.result["error"]
     assert all(gone(pid) for pid in pids)
-
-

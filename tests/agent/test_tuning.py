@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 
 from stretto.agent.sizing.autoscaler import SKIPPED, Autoscaler
-from stretto.agent.sizing.straggling import MOST_REPLACED, Straggling
+from stretto.agent.sizing.straggler_monitor import MOST_REPLACED, StragglerMonitor
 from stretto.batching import stragglers
-from stretto.batching.autoscale import Config, Efficiency, Goal, Heuristic
+from stretto.batching.autoscale import AutoscaleConfig, Efficiency, Goal, Heuristic
 from stretto.core.errors import UsageError
 
 
@@ -51,18 +51,21 @@ def trained(agent: Agent, scaler: Autoscaler, clock: list[float], *, steps: int,
 
 def test_a_job_that_scales_is_grown_to_what_is_allowed():
     agent, clock = Agent(), [0.0]
-    scaler = Autoscaler(Config(Efficiency(0.6), 1, 4), agent, clock=lambda: clock[0])
+    scaler = Autoscaler(AutoscaleConfig(Efficiency(0.6), 1, 4), agent, clock=lambda: clock[0])
     trained(agent, scaler, clock, steps=200, step_s={1: 0.4, 2: 0.2, 4: 0.1})
     assert agent.wanted == 4
-    assert agent.told == ["1 to 2 workers: trying 2 workers", "2 to 4 workers: trying 4 workers",
-                          "settled on 4 workers: the most allowed"]
+    assert agent.told == [
+        "1 to 2 workers: trying 2 workers",
+        "2 to 4 workers: trying 4 workers",
+        "settled on 4 workers: the most allowed",
+    ]
 
 
 @pytest.mark.parametrize("goal", [Efficiency(0.6), Heuristic(1, 10)])
 def test_a_job_on_hosts_without_more_room_stays_as_large_as_they_allow(goal: Goal):
     agent, clock = Agent(workers=2), [0.0]
     agent.free = 0
-    scaler = Autoscaler(Config(goal, 2, 8), agent, clock=lambda: clock[0])
+    scaler = Autoscaler(AutoscaleConfig(goal, 2, 8), agent, clock=lambda: clock[0])
     trained(agent, scaler, clock, steps=100, step_s={2: 0.2})
     assert agent.wanted == 2
     assert "all that can be had" in agent.told[-1]
@@ -73,9 +76,10 @@ def test_a_job_on_hosts_without_more_room_stays_as_large_as_they_allow(goal: Goa
 
 @pytest.mark.parametrize(("step_s", "apart_s"), [({1: 0.40, 2: 0.38}, 180.0), ({1: 60.0, 2: 55.0}, 6600.0)])
 def test_a_size_that_did_not_pay_is_tried_again_when_its_measurement_has_expired_and_not_before(
-        step_s: dict[int, float], apart_s: float):
+    step_s: dict[int, float], apart_s: float
+):
     agent, clock = Agent(), [0.0]
-    scaler = Autoscaler(Config(Efficiency(0.6), 1, 2), agent, clock=lambda: clock[0])
+    scaler = Autoscaler(AutoscaleConfig(Efficiency(0.6), 1, 2), agent, clock=lambda: clock[0])
     tried: list[float] = []
     for step in range(1500):
         before = agent.wanted
@@ -88,7 +92,7 @@ def test_a_size_that_did_not_pay_is_tried_again_when_its_measurement_has_expired
 
 def test_a_job_with_slow_steps_whose_speed_changes_looks_again():
     agent, clock = Agent(), [0.0]
-    scaler = Autoscaler(Config(Efficiency(0.6), 1, 2), agent, clock=lambda: clock[0])
+    scaler = Autoscaler(AutoscaleConfig(Efficiency(0.6), 1, 2), agent, clock=lambda: clock[0])
     trained(agent, scaler, clock, steps=60, step_s={1: 100.0, 2: 50.0})
     assert agent.wanted == 2
     trained(agent, scaler, clock, steps=60, step_s={1: 100.0, 2: 95.0}, first=60)
@@ -97,7 +101,7 @@ def test_a_job_with_slow_steps_whose_speed_changes_looks_again():
 
 def test_the_first_steps_of_a_roster_are_not_measured():
     agent, clock = Agent(), [0.0]
-    scaler = Autoscaler(Config(Efficiency(0.6), 1, 4, steps=1, window_s=0.0), agent, clock=lambda: clock[0])
+    scaler = Autoscaler(AutoscaleConfig(Efficiency(0.6), 1, 4, steps=1, window_s=0.0), agent, clock=lambda: clock[0])
     trained(agent, scaler, clock, steps=SKIPPED, step_s={1: 0.4})
     assert agent.wanted == 1
     trained(agent, scaler, clock, steps=1, step_s={1: 0.4, 2: 0.2}, first=SKIPPED)
@@ -106,7 +110,7 @@ def test_the_first_steps_of_a_roster_are_not_measured():
 
 def test_a_refusal_is_explained_and_the_job_goes_on():
     agent, clock = Agent(refuses=True), [0.0]
-    scaler = Autoscaler(Config(Efficiency(0.6), 1, 4), agent, clock=lambda: clock[0])
+    scaler = Autoscaler(AutoscaleConfig(Efficiency(0.6), 1, 4), agent, clock=lambda: clock[0])
     trained(agent, scaler, clock, steps=100, step_s={1: 0.4})
     assert agent.wanted == 1
     assert agent.told == ["trying 2 workers; refused: no room"]
@@ -114,7 +118,7 @@ def test_a_refusal_is_explained_and_the_job_goes_on():
 
 def test_measured_starts_and_pauses_decide_whether_a_late_change_pays():
     agent, clock = Agent(), [0.0]
-    scaler = Autoscaler(Config(Efficiency(0.6), 1, 2), agent, clock=lambda: clock[0])
+    scaler = Autoscaler(AutoscaleConfig(Efficiency(0.6), 1, 2), agent, clock=lambda: clock[0])
     for step in range(100):  # 64 samples in 0.4 s, and 30 s of them are left
         clock[0] += 0.4
         scaler.commit({"step": step, "workers": 1, "count": 64, "step_s": 0.4, "left": 64 * 75})
@@ -127,7 +131,7 @@ def test_measured_starts_and_pauses_decide_whether_a_late_change_pays():
 def test_a_slow_worker_is_told_of_once_and_its_speed_is_set():
     agent = Agent()
     agent.shares = [("a", 4), ("b", 4), ("c", 4), ("d", 4)]
-    watch = Straggling(stragglers.Config(), agent)
+    watch = StragglerMonitor(stragglers.StragglerConfig(), agent)
     for step in range(12):
         watch.commit({"step": step, "roster": 1, "slice_s": {"a": 1.0, "b": 1.0, "c": 1.0, "d": 3.0}})
     assert len(agent.told) == 1
@@ -136,7 +140,7 @@ def test_a_slow_worker_is_told_of_once_and_its_speed_is_set():
 
 def test_nothing_is_judged_while_the_roster_changes():
     agent = Agent()
-    watch = Straggling(stragglers.Config(), agent)
+    watch = StragglerMonitor(stragglers.StragglerConfig(), agent)
     for step in range(100):
         watch.commit({"step": step, "roster": 1, "slice_s": {"a": 1.0, "b": 9.0}})
     assert agent.told == []
@@ -144,7 +148,7 @@ def test_nothing_is_judged_while_the_roster_changes():
 
 def test_replacing_ends_somewhere():
     agent = Agent()
-    watch = Straggling(stragglers.Config(mode="replace"), agent)
+    watch = StragglerMonitor(stragglers.StragglerConfig(mode="replace"), agent)
     for number in range(20):
         slow = f"slow{number}"
         agent.shares = [("a", 5), ("b", 5), ("c", 5), (slow, 1)]

@@ -6,20 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from stretto.agent.workers.watch import FROZEN_S, LOST_S, ROUND_S, SLICE_FACTOR, SLICE_S, Limits, Verdict, judge
-from stretto.core.beat import BEAT_S, Activity, Pulse
+from stretto.agent.workers.liveness import FROZEN_S, LOST_S, ROUND_S, SLICE_FACTOR, SLICE_S, Liveness, LivenessLimits, judge
+from stretto.core.heartbeat import BEAT_S, Activity, HeartbeatSample
 
 NOW = 1000.0
-ALIVE = Pulse(beaten=NOW, activity=Activity.OUTSIDE, step=7, pass_=0, slice=2, since=NOW, typical_s=0.1, longest_s=0.2, slices=50)
+ALIVE = HeartbeatSample(
+    beaten=NOW, activity=Activity.OUTSIDE, step=7, pass_=0, slice=2, since=NOW, typical_s=0.1, longest_s=0.2, slices=50
+)
 
 
 def verdict(
-    pulse: Pulse, *, state: str = "S", since: float = 0.0, typical_s: float = 0.0, limits: Limits | None = None
-) -> Verdict | None:
-    return judge(pulse, now=NOW, since=since, state=state, typical_s=typical_s, limits=limits or Limits())
+    pulse: HeartbeatSample, *, state: str = "S", since: float = 0.0, typical_s: float = 0.0, limits: LivenessLimits | None = None
+) -> Liveness | None:
+    return judge(pulse, now=NOW, since=since, state=state, typical_s=typical_s, limits=limits or LivenessLimits())
 
 
-def what(found: Verdict | None) -> str | None:
+def what(found: Liveness | None) -> str | None:
     return found.what if found is not None else None
 
 
@@ -81,11 +83,11 @@ def test_the_first_slice_of_a_process_may_compile() -> None:
 def test_the_users_own_time_between_steps_is_no_hang_unless_the_flag_says_so() -> None:
     evaluating = replace(ALIVE, since=NOW - 3600)
     assert verdict(evaluating) is None
-    found = verdict(evaluating, limits=Limits(outside_s=60.0))
+    found = verdict(evaluating, limits=LivenessLimits(outside_s=60.0))
     assert found is not None
     assert "--hang-timeout is 60 s" in found.text
 
 
 @pytest.mark.parametrize("activity", [Activity.EXCHANGE, Activity.WAITING, Activity.SWITCH, Activity.ENDED])
 def test_waiting_for_others_is_never_a_workers_own_fault(activity: Activity) -> None:
-    assert verdict(replace(ALIVE, activity=activity, since=NOW - 3600), limits=Limits(outside_s=1.0)) is None
+    assert verdict(replace(ALIVE, activity=activity, since=NOW - 3600), limits=LivenessLimits(outside_s=1.0)) is None

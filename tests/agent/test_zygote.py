@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from launching import GUARD_S, SOURCE, gone
 
-from stretto.agent.workers.forks import Descriptors, ForkServer, describe_exit
-from stretto.core.beat import SIZE, BeatReader
+from stretto.agent.workers.fork_client import Descriptors, ForkServer, describe_exit
+from stretto.core.heartbeat import SIZE, HeartbeatReader
 
 SCRIPT = """
 import json, os, subprocess, sys, threading, time
@@ -29,7 +29,7 @@ if mode == "tell":
         "worker": os.environ["STRETTO_WORKER"],
     }))
     print("to the other stream", file=sys.stderr)
-    from stretto.core.beat import Beat
+    from stretto.core.heartbeat import Beat
     Beat(int(os.environ["STRETTO_BEAT"])).enter_slice(4, 0, 2)
 if mode == "stray":
     one = subprocess.Popen(["sleep", "1000"])
@@ -68,7 +68,7 @@ class Bench:
         ours, theirs = socket.socketpair()
         beat = os.memfd_create("beat")
         os.ftruncate(beat, SIZE)
-        reader = BeatReader(beat)
+        reader = HeartbeatReader(beat)
         out, out_in = os.pipe()
         err, err_in = os.pipe()
         fds = Descriptors(theirs.detach(), beat, out_in, err_in)
@@ -99,11 +99,14 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
     async def story() -> dict[str, Any]:
         bench = Bench()
-        await bench.forks.start(str(folder / "program.py"), ["--a", "b c"], threads=1, env={"PYTHONPATH": str(SOURCE)},
-                                cwd=str(folder / "elsewhere"))
+        await bench.forks.start(
+            str(folder / "program.py"), ["--a", "b c"], threads=1, env={"PYTHONPATH": str(SOURCE)}, cwd=str(folder / "elsewhere")
+        )
         found: dict[str, Any] = {"folder": folder, "zygote": bench.forks.pid}
         work: dict[str, Coroutine[Any, Any, dict[str, Any]]] = {
-            "tell": bench.life("w0", "tell"), "raise": bench.life("w1", "raise"), "stray": bench.life("w2", "stray"),
+            "tell": bench.life("w0", "tell"),
+            "raise": bench.life("w1", "raise"),
+            "stray": bench.life("w2", "stray"),
             "killed": bench.life("w3", "sleep", kill=True),
         }
         for name, life in work.items():
@@ -175,16 +178,15 @@ SETTINGS: dict[str, tuple[dict[str, str], bool]] = {
 
 
 @pytest.mark.parametrize(("setting", "kept"), SETTINGS.values(), ids=SETTINGS)
-def test_a_worker_keeps_freed_memory_unless_the_user_decided_otherwise(
-    tmp_path: Path, setting: dict[str, str], kept: bool
-) -> None:
+def test_a_worker_keeps_freed_memory_unless_the_user_decided_otherwise(tmp_path: Path, setting: dict[str, str], kept: bool) -> None:
     (tmp_path / "program.py").write_text(SCRIPT)
     (tmp_path / "neighbour.py").write_text("")
 
     async def story() -> dict[str, Any]:
         bench = Bench()
-        await bench.forks.start(str(tmp_path / "program.py"), [], threads=1, env={"PYTHONPATH": str(SOURCE), **setting},
-                                cwd=str(tmp_path))
+        await bench.forks.start(
+            str(tmp_path / "program.py"), [], threads=1, env={"PYTHONPATH": str(SOURCE), **setting}, cwd=str(tmp_path)
+        )
         life = await bench.life("w0", "memory")
         await bench.forks.close()
         return life

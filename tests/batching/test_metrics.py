@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 import torch
 
+from stretto.batching.batch_policies import Adaptive, Fixed, PerWorker, Policy
 from stretto.batching.goodput import BatchRange, GoodputModel
-from stretto.batching.plans import Adaptive, Fixed, PerWorker, Policy
 from stretto.batching.throughput import ThroughputModel
 from stretto.core.errors import ScriptError
 from stretto.train.metrics import left_of, range_of, reported
 
 
 def step(*, tail: str, epoch: int = 0, first: int = 0, count: int = 48, batch: int = 48, size: int = 100) -> Any:
-    return SimpleNamespace(epoch=epoch, first=first, count=count,
-                           loader=SimpleNamespace(batch=batch, tail=tail, source=SimpleNamespace(size=size)))
+    return SimpleNamespace(
+        epoch=epoch, first=first, count=count, loader=SimpleNamespace(batch=batch, tail=tail, source=SimpleNamespace(size=size))
+    )
 
 
 def test_what_is_left_is_what_will_be_trained():
@@ -28,12 +29,15 @@ def test_what_is_left_is_what_will_be_trained():
     assert left_of(step(tail="keep", epoch=1, first=48), epochs=2) == 4
 
 
-@pytest.mark.parametrize(("policy", "expected"), [
-    (Adaptive(start=32, at_most=256), {"initial": 32, "most": 256, "fixed": None, "per_worker": None}),
-    (PerWorker(16, at_most=64), {"initial": 16, "most": 64, "fixed": None, "per_worker": 16}),
-    (PerWorker(16), {"initial": 16, "most": 128, "fixed": None, "per_worker": 16}),
-    (Fixed(64), {"initial": 256, "most": 256, "fixed": 64, "per_worker": None}),
-])
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (Adaptive(start=32, at_most=256), {"initial": 32, "most": 256, "fixed": None, "per_worker": None}),
+        (PerWorker(16, at_most=64), {"initial": 16, "most": 64, "fixed": None, "per_worker": 16}),
+        (PerWorker(16), {"initial": 16, "most": 128, "fixed": None, "per_worker": 16}),
+        (Fixed(64), {"initial": 256, "most": 256, "fixed": 64, "per_worker": None}),
+    ],
+)
 def test_the_range_is_one_that_a_goodput_model_takes(policy: Policy, expected: dict[str, Any]):
     found = range_of(policy, batch=64, reference=256, slices=8)
     assert found == expected

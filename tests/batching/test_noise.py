@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from stretto.batching.noise import LIMIT, NoiseScale, Sampling, moments
-from stretto.batching.norms import CHUNK, RIPE, Norms, plain
+from stretto.batching.grad_norms import CHUNK, RIPE, GradNorms, plain
+from stretto.batching.noise_scale import LIMIT, NoiseScale, Sampling, moments
 
 SLICES = 8
 
@@ -33,10 +33,11 @@ class Quadratic:
         return float(signal), float(noise)
 
 
-def run(problem: Quadratic, optimizer: torch.optim.Optimizer, *, steps: int, sizes: list[int],
-        scale: float = 1.0) -> tuple[NoiseScale, NoiseScale]:
+def run(
+    problem: Quadratic, optimizer: torch.optim.Optimizer, *, steps: int, sizes: list[int], scale: float = 1.0
+) -> tuple[NoiseScale, NoiseScale]:
     """Trains and measures. The second estimator averages the closed form in the same way: it is the truth."""
-    norms = Norms([optimizer])
+    norms = GradNorms([optimizer])
     found, truth = NoiseScale(1, halflife=150), NoiseScale(1, halflife=150)
     for _ in range(steps):
         gradients = [problem.slice_gradient(size) for size in sizes]
@@ -48,8 +49,7 @@ def run(problem: Quadratic, optimizer: torch.optim.Optimizer, *, steps: int, siz
         if norms.ripe():
             found.observe(rows[:-1], mean=rows[-1], sizes=sizes)
             signal, noise = problem.truth(divisor(optimizer, problem.weight))
-            truth.observe([[signal + noise / max(size, 1)] for size in sizes],
-                          mean=[signal + noise / sum(sizes)], sizes=sizes)
+            truth.observe([[signal + noise / max(size, 1)] for size in sizes], mean=[signal + noise / sum(sizes)], sizes=sizes)
         problem.weight.grad = mean
         optimizer.step()
     return found, truth
@@ -72,8 +72,7 @@ def test_the_noise_scale_of_a_quadratic_under_sgd_is_within_5_percent(sizes: lis
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.AdamW])
-def test_the_noise_scale_of_a_quadratic_under_adam_is_that_of_the_preconditioned_gradient(
-        optimizer: type[torch.optim.Adam]):
+def test_the_noise_scale_of_a_quadratic_under_adam_is_that_of_the_preconditioned_gradient(optimizer: type[torch.optim.Adam]):
     problem = Quadratic(200, seed=2)
     found, truth = run(problem, optimizer([problem.weight], lr=1e-4, weight_decay=0.0), steps=600, sizes=[8] * 8)
     assert found.scale == pytest.approx(truth.scale, rel=0.05)
@@ -153,7 +152,7 @@ def test_groups_are_measured_apart_and_add_up():
     model = nn.Sequential(nn.Linear(7, 5), nn.Linear(5, 3))
     optimizer = torch.optim.SGD([{"params": part.parameters()} for part in model], lr=0.1)
     model(torch.randn(4, 7)).square().sum().backward()
-    rows = Norms([optimizer]).squared()
+    rows = GradNorms([optimizer]).squared()
     expected = [sum(float(p.grad.double().square().sum()) for p in part.parameters()) for part in model]  # type: ignore[union-attr]
     assert rows.tolist() == pytest.approx(expected, rel=1e-5)
 
@@ -162,7 +161,7 @@ def test_parameters_without_a_gradient_count_as_nothing():
     used, unused = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
     used.grad = torch.full((3,), 2.0)
     optimizer = torch.optim.SGD([{"params": [used]}, {"params": [unused]}], lr=0.1)
-    assert Norms([optimizer]).squared().tolist() == [pytest.approx(12.0), 0.0]
+    assert GradNorms([optimizer]).squared().tolist() == [pytest.approx(12.0), 0.0]
 
 
 def test_large_tensors_are_summed_accurately():
@@ -187,7 +186,7 @@ def test_channels_last_weights_are_measured_without_mixing_them_up():
         state = optimizer.state[param]
         root = (state["exp_avg_sq"] / (1 - 0.999 ** state["step"].item())).sqrt() + 1e-8
         expected += float((param.grad.contiguous() / root.contiguous()).double().square().sum())  # type: ignore[union-attr]
-    assert float(Norms([optimizer]).squared()[0]) == pytest.approx(expected, rel=1e-4)
+    assert float(GradNorms([optimizer]).squared()[0]) == pytest.approx(expected, rel=1e-4)
 
 
 def test_half_precision_gradients_are_not_summed_in_half_precision():
@@ -200,7 +199,7 @@ def test_measuring_copies_nothing_of_the_gradients_size():
     weight.grad = torch.ones_like(weight)
     optimizer = torch.optim.SGD([weight], lr=0.1)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        Norms([optimizer]).squared()
+        GradNorms([optimizer]).squared()
     assert max(event.cpu_memory_usage for event in profile.events()) < CHUNK
 
 
@@ -236,7 +235,7 @@ def test_a_parameter_of_adam_that_has_no_second_moment_yet_is_not_counted():
     for _ in range(RIPE):
         old.grad = torch.ones(3)
         optimizer.step()
-    norms = Norms([optimizer])
+    norms = GradNorms([optimizer])
     assert norms.ripe()
     before = norms.squared().item()
     new.grad = torch.full((3,), 1e6)

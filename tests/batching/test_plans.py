@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.batching.plans import (
+from stretto.batching.batch_policies import (
     SETTLE_STEPS,
     Adaptive,
     Fixed,
@@ -65,8 +65,7 @@ def test_the_adaptive_choice_is_the_hand_computed_maximum_of_goodput():
     # goodput(B) = B/(0.08 + 1e-4 B) * (phi + 128)/(phi + B); its maximum over the reals is at B = sqrt(800 phi).
     policy = Adaptive(start=128, at_most=8192)
     for noise_scale, best in ((800.0, 800), (1600.0, 1131), (3200.0, 1600)):
-        chosen = next_batch(policy, place(batch=128, since=1000, largest=8192, noise_scale=noise_scale,
-                                          seconds=linear_speed)).batch
+        chosen = next_batch(policy, place(batch=128, since=1000, largest=8192, noise_scale=noise_scale, seconds=linear_speed)).batch
         assert best / 1.1 < chosen < best * 1.1
 
 
@@ -110,7 +109,8 @@ def test_memory_counts_in_the_adaptive_choice():
 
 @given(st.integers(1, 16), st.integers(1, 64), st.integers(1, 64), st.integers(1, 10_000), st.integers(0, 4096))
 def test_candidates_are_rising_multiples_of_the_slices_within_the_bounds(
-        slices: int, start: int, times: int, samples: int, largest: int):
+    slices: int, start: int, times: int, samples: int, largest: int
+):
     policy = Adaptive(start=start * slices, at_most=start * slices * times)
     samples = max(samples, policy.start)
     found = list(candidates(policy, place(slices=slices, samples=samples, largest=largest)))
@@ -124,21 +124,24 @@ def test_efficiency_is_one_at_the_reference_and_falls_with_the_batch():
     assert efficiency(1000.0, batch=1128, reference=128) == pytest.approx(1128 / 2128)
 
 
-@pytest.mark.parametrize(("policy", "words"), [
-    (Fixed(100), "cannot be divided by slices=8: use batch_size=96"),
-    (Fixed(0), "must be at least 1"),
-    (Fixed(2048), "more than the dataset's 1000 samples"),
-    (PerWorker(30), "per_worker=30 cannot be divided by slices=8: use per_worker=32"),
-    (PerWorker(32, at_most=16), "at_most=16 is below per_worker=32"),
-    (PerWorker(32, at_most=100), "at_most=100 cannot be divided"),
-    (Adaptive(start=128, at_most=64), "at_most=64 is below start=128: raise at_most= or lower start="),
-    (Adaptive(start=128, at_most=1001), "use at_most=1000"),
-    (Adaptive(start=128.0, at_most=1000), "start=128.0 is a float: a number of samples is a whole number"),  # type: ignore[arg-type]
-    (Adaptive(start=128, at_most="1k"), "at_most='1k' is a str"),  # type: ignore[arg-type]
-    (PerWorker(True), "per_worker=True is a bool"),
-    (PerWorker(0), "per_worker=0 must be at least 1"),
-    (Adaptive(start=1024, at_most=2048), "start=1024 is more than the dataset's 1000 samples"),
-])
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (Fixed(100), "cannot be divided by slices=8: use batch_size=96"),
+        (Fixed(0), "must be at least 1"),
+        (Fixed(2048), "more than the dataset's 1000 samples"),
+        (PerWorker(30), "per_worker=30 cannot be divided by slices=8: use per_worker=32"),
+        (PerWorker(32, at_most=16), "at_most=16 is below per_worker=32"),
+        (PerWorker(32, at_most=100), "at_most=100 cannot be divided"),
+        (Adaptive(start=128, at_most=64), "at_most=64 is below start=128: raise at_most= or lower start="),
+        (Adaptive(start=128, at_most=1001), "use at_most=1000"),
+        (Adaptive(start=128.0, at_most=1000), "start=128.0 is a float: a number of samples is a whole number"),  # type: ignore[arg-type]
+        (Adaptive(start=128, at_most="1k"), "at_most='1k' is a str"),  # type: ignore[arg-type]
+        (PerWorker(True), "per_worker=True is a bool"),
+        (PerWorker(0), "per_worker=0 must be at least 1"),
+        (Adaptive(start=1024, at_most=2048), "start=1024 is more than the dataset's 1000 samples"),
+    ],
+)
 def test_a_policy_that_cannot_work_is_refused_with_the_fix(policy: Fixed | PerWorker | Adaptive, words: str):
     with pytest.raises(ScriptError, match=words.replace("(", r"\(")):
         check(policy, slices=8, samples=1000)

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from stretto.batching.noise import NoiseScale
-from stretto.batching.rate import Rate, RuleWarning
-from stretto.batching.rules import LEGW, AdaScale, LinearScale, Moment, Rule, SqrtScale, gain, ramped, rule_of
+from stretto.batching.lr_rules import LEGW, AdaScale, LinearScale, LrRule, Moment, SqrtScale, gain, ramped, rule_of
+from stretto.batching.lr_scaling import LrScaling, RuleWarning
+from stretto.batching.noise_scale import NoiseScale
 from stretto.core.errors import ScriptError
 
 
@@ -64,7 +64,7 @@ def test_square_root_and_legw_by_hand():
 
 def test_a_change_of_the_batch_ramps_the_rate_and_a_second_one_starts_where_the_first_was():
     _, optimizer = sgd(lr=1.0)
-    rate = Rate(LinearScale(), [optimizer], reference=32)
+    rate = LrScaling(LinearScale(), [optimizer], reference=32)
     seen = rates_used(optimizer)
     for batch in [32] * 2 + [64] * 4 + [32] * 9:
         rate.begin(batch)
@@ -77,7 +77,7 @@ def test_a_change_of_the_batch_ramps_the_rate_and_a_second_one_starts_where_the_
 
 def test_a_job_that_begins_above_the_reference_warms_up_to_its_rate():
     _, optimizer = sgd(lr=1.0)
-    rate = Rate(LinearScale(), [optimizer], reference=32)
+    rate = LrScaling(LinearScale(), [optimizer], reference=32)
     seen = rates_used(optimizer)
     for _ in range(10):
         rate.begin(128)
@@ -88,7 +88,7 @@ def test_a_job_that_begins_above_the_reference_warms_up_to_its_rate():
 
 def test_the_user_sees_only_the_rate_that_the_user_set():
     weight, optimizer = sgd(lr=0.1)
-    rate = Rate(LinearScale(ramp=0), [optimizer], reference=64)
+    rate = LrScaling(LinearScale(ramp=0), [optimizer], reference=64)
     rate.begin(256)
     optimizer.step()
     assert optimizer.param_groups[0]["lr"] == 0.1
@@ -97,7 +97,7 @@ def test_the_user_sees_only_the_rate_that_the_user_set():
 
 def test_the_control_without_a_rule_steps_with_the_plain_rate():
     weight, optimizer = sgd(lr=0.1)
-    rate = Rate(None, [optimizer], reference=64)
+    rate = LrScaling(None, [optimizer], reference=64)
     rate.begin(256)
     optimizer.step()
     assert weight.item() == pytest.approx(-0.1)
@@ -105,22 +105,25 @@ def test_the_control_without_a_rule_steps_with_the_plain_rate():
 
 def test_a_factor_of_one_leaves_the_bits_alone():
     (one, plain), (other, ruled) = sgd(lr=0.1 / 3), sgd(lr=0.1 / 3)
-    rate = Rate(AdaScale(), [ruled], reference=64, noise=measured(1.0, 10.0))
+    rate = LrScaling(AdaScale(), [ruled], reference=64, noise=measured(1.0, 10.0))
     rate.begin(64)
     plain.step()
     ruled.step()
     assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("make", [
-    lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, T_max=20),
-    lambda o: torch.optim.lr_scheduler.OneCycleLR(o, max_lr=0.5, total_steps=20),
-    lambda o: torch.optim.lr_scheduler.MultiStepLR(o, [3, 6], gamma=0.5),
-])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, T_max=20),
+        lambda o: torch.optim.lr_scheduler.OneCycleLR(o, max_lr=0.5, total_steps=20),
+        lambda o: torch.optim.lr_scheduler.MultiStepLR(o, [3, 6], gamma=0.5),
+    ],
+)
 def test_schedulers_go_on_as_if_there_were_no_rule(make: object):
     (_, plain), (_, ruled) = sgd(), sgd()
     schedulers = [make(optimizer) for optimizer in (plain, ruled)]  # type: ignore[operator]
-    rate = Rate(LinearScale(ramp=0), [ruled], reference=64)
+    rate = LrScaling(LinearScale(ramp=0), [ruled], reference=64)
     used_plain, used_ruled = rates_used(plain), rates_used(ruled)
     for step in range(10):
         rate.begin(64 if step < 5 else 192)
@@ -138,7 +141,7 @@ def test_groups_get_their_own_gain():
         weight.grad = torch.ones(1)
     noise = NoiseScale(2)
     noise.observe([[1.0, 1.0 + 8.0]] * 2, mean=[1.0, 1.0 + 4.0], sizes=[32, 32])
-    rate = Rate(AdaScale(), [optimizer], reference=64, noise=noise)
+    rate = LrScaling(AdaScale(), [optimizer], reference=64, noise=noise)
     rate.begin(256)
     optimizer.step()
     assert weights[0].item() == pytest.approx(-1.0)
@@ -150,7 +153,7 @@ def test_a_group_that_is_not_measured_gets_the_gain_of_the_whole():
     optimizers = [torch.optim.SGD([weight], lr=0.1) for weight in weights]
     noise = NoiseScale(2)
     noise.observe([[1.0 + 256.0 / 32, 0.0]] * 2, mean=[1.0 + 256.0 / 64, 0.0], sizes=[32, 32])
-    rate = Rate(AdaScale(), optimizers, reference=64, noise=noise)
+    rate = LrScaling(AdaScale(), optimizers, reference=64, noise=noise)
     rate.begin(256)
     assert rate.factor(0) == pytest.approx(2.5)
     assert rate.factor(1) == pytest.approx(2.5), "a GAN's generator would go on with the rate of the small batch"
@@ -161,7 +164,7 @@ def test_a_rate_that_is_a_tensor_stays_the_same_tensor():
     weight.grad = torch.ones(1)
     given = torch.tensor(0.1)
     optimizer = torch.optim.SGD([weight], lr=given, foreach=False)
-    rate = Rate(LinearScale(ramp=0), [optimizer], reference=64)
+    rate = LrScaling(LinearScale(ramp=0), [optimizer], reference=64)
     rate.begin(128)
     optimizer.step()
     assert optimizer.param_groups[0]["lr"] is given
@@ -171,7 +174,7 @@ def test_a_rate_that_is_a_tensor_stays_the_same_tensor():
 
 def test_a_step_that_raises_does_not_leave_its_rate_behind():
     weight, optimizer = sgd(lr=0.1)
-    rate = Rate(LinearScale(ramp=0), [optimizer], reference=64)
+    rate = LrScaling(LinearScale(ramp=0), [optimizer], reference=64)
     rate.begin(128)
 
     def broken() -> float:
@@ -186,7 +189,7 @@ def test_a_step_that_raises_does_not_leave_its_rate_behind():
 
 def test_progress_counts_reference_steps():
     _, optimizer = sgd()
-    rate = Rate(AdaScale(), [optimizer], reference=64, noise=measured(1.0, 256.0))
+    rate = LrScaling(AdaScale(), [optimizer], reference=64, noise=measured(1.0, 256.0))
     for batch in (64, 256, 256):
         rate.begin(batch)
         rate.committed()
@@ -197,7 +200,7 @@ def test_progress_counts_reference_steps():
 
 def test_a_newcomer_goes_on_in_the_middle_of_a_ramp():
     (_, first), (_, second) = sgd(), sgd()
-    old, new = (Rate(LinearScale(), [optimizer], reference=32) for optimizer in (first, second))
+    old, new = (LrScaling(LinearScale(), [optimizer], reference=32) for optimizer in (first, second))
     for batch in (32, 128, 128, 128):
         old.begin(batch)
         old.committed()
@@ -210,7 +213,7 @@ def test_a_newcomer_goes_on_in_the_middle_of_a_ramp():
 
 def test_legw_warms_up_by_the_data_seen():
     _, optimizer = sgd(lr=1.0)
-    rate = Rate(LEGW(warmup_epochs=0.5), [optimizer], reference=64)
+    rate = LrScaling(LEGW(warmup_epochs=0.5), [optimizer], reference=64)
     seen = rates_used(optimizer)
     for _ in range(5):
         rate.begin(256)
@@ -223,38 +226,51 @@ def adam() -> torch.optim.Optimizer:
     return torch.optim.AdamW([nn.Parameter(torch.zeros(1))])
 
 
-@pytest.mark.parametrize(("rule", "optimizer", "advice"), [
-    (AdaScale(), adam, "use stretto.SqrtScale()"),
-    (LinearScale(), adam, "use stretto.SqrtScale()"),
-    (AdaScale(), lambda: torch.optim.RMSprop([nn.Parameter(torch.zeros(1))]), "use stretto.SqrtScale()"),
-    (SqrtScale(), lambda: sgd()[1], "use stretto.AdaScale() or stretto.LinearScale()"),
-])
-def test_a_rule_on_the_wrong_optimizer_warns_with_the_better_one(rule: Rule, optimizer: object, advice: str):
+@pytest.mark.parametrize(
+    ("rule", "optimizer", "advice"),
+    [
+        (AdaScale(), adam, "use stretto.SqrtScale()"),
+        (LinearScale(), adam, "use stretto.SqrtScale()"),
+        (AdaScale(), lambda: torch.optim.RMSprop([nn.Parameter(torch.zeros(1))]), "use stretto.SqrtScale()"),
+        (SqrtScale(), lambda: sgd()[1], "use stretto.AdaScale() or stretto.LinearScale()"),
+    ],
+)
+def test_a_rule_on_the_wrong_optimizer_warns_with_the_better_one(rule: LrRule, optimizer: object, advice: str):
     with pytest.warns(RuleWarning) as caught:
-        Rate(rule, [optimizer()], reference=64)  # type: ignore[operator]
+        LrScaling(rule, [optimizer()], reference=64)  # type: ignore[operator]
     assert advice in str(caught[0].message)
     assert caught[0].filename == __file__, "the warning does not show where the script is"
 
 
-@pytest.mark.parametrize(("rule", "optimizer"), [
-    (AdaScale(), lambda: sgd()[1]), (LinearScale(), lambda: sgd()[1]), (SqrtScale(), adam),
-    (LEGW(warmup_epochs=1), adam), (LEGW(warmup_epochs=1), lambda: sgd()[1]), (None, adam),
-])
-def test_a_rule_on_its_own_optimizer_does_not_warn(rule: Rule | None, optimizer: object):
+@pytest.mark.parametrize(
+    ("rule", "optimizer"),
+    [
+        (AdaScale(), lambda: sgd()[1]),
+        (LinearScale(), lambda: sgd()[1]),
+        (SqrtScale(), adam),
+        (LEGW(warmup_epochs=1), adam),
+        (LEGW(warmup_epochs=1), lambda: sgd()[1]),
+        (None, adam),
+    ],
+)
+def test_a_rule_on_its_own_optimizer_does_not_warn(rule: LrRule | None, optimizer: object):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Rate(rule, [optimizer()], reference=64)  # type: ignore[operator]
+        LrScaling(rule, [optimizer()], reference=64)  # type: ignore[operator]
 
 
-@pytest.mark.parametrize(("make", "words"), [
-    (lambda: AdaScale(reference=0), r"AdaScale\(reference=0\): the batch that the rate was chosen for is a whole number"),
-    (lambda: LinearScale(reference=2.5), r"LinearScale\(reference=2.5\)"),  # type: ignore[arg-type]
-    (lambda: LinearScale(ramp=-1), r"LinearScale\(ramp=-1\) must be a number of at least 0"),
-    (lambda: SqrtScale(ramp=float("nan")), r"SqrtScale\(ramp=nan\)"),  # type: ignore[arg-type]
-    (lambda: LEGW(warmup_epochs=-1), r"LEGW\(warmup_epochs=-1\) must be a number of at least 0"),
-    (lambda: rule_of(AdaScale), r"write stretto.AdaScale\(\) with brackets"),
-    (lambda: rule_of("linear"), r"lr_rule='linear' is not a learning-rate rule: give stretto.AdaScale\(\)"),
-])
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: AdaScale(reference=0), r"AdaScale\(reference=0\): the batch that the rate was chosen for is a whole number"),
+        (lambda: LinearScale(reference=2.5), r"LinearScale\(reference=2.5\)"),  # type: ignore[arg-type]
+        (lambda: LinearScale(ramp=-1), r"LinearScale\(ramp=-1\) must be a number of at least 0"),
+        (lambda: SqrtScale(ramp=float("nan")), r"SqrtScale\(ramp=nan\)"),  # type: ignore[arg-type]
+        (lambda: LEGW(warmup_epochs=-1), r"LEGW\(warmup_epochs=-1\) must be a number of at least 0"),
+        (lambda: rule_of(AdaScale), r"write stretto.AdaScale\(\) with brackets"),
+        (lambda: rule_of("linear"), r"lr_rule='linear' is not a learning-rate rule: give stretto.AdaScale\(\)"),
+    ],
+)
 def test_a_rule_that_cannot_be_meant_is_refused_with_the_fix(make: Callable[[], object], words: str):
     with pytest.raises(ScriptError, match=words):
         make()

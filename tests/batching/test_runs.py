@@ -16,7 +16,7 @@ import pytest
 from launching import GUARD_S, Launched, environment, stretto
 
 from stretto.core.audit import audit
-from stretto.core.journal import Plan, Report, RosterLine, Switch
+from stretto.core.journal import JournalReport, Plan, RosterLine, Switch
 from stretto.server.decisions.snapshot import fitted
 
 Launch = Callable[..., Launched]
@@ -53,8 +53,16 @@ print("digest", job.digest())
 """
 
 
-def script(trouble: str = "", *, policy: str = "32", rule: str = "None", epochs: int = 4, samples: int = 512,
-           pause_s: float = 0.0, nan: int = -1) -> str:
+def script(
+    trouble: str = "",
+    *,
+    policy: str = "32",
+    rule: str = "None",
+    epochs: int = 4,
+    samples: int = 512,
+    pause_s: float = 0.0,
+    nan: int = -1,
+) -> str:
     text = TRAIN.replace("TROUBLE", textwrap.dedent(trouble)).replace("POLICY", policy).replace("RULE", rule)
     text = text.replace("EPOCHS", str(epochs)).replace("SAMPLES", str(samples)).replace("NAN", str(nan))
     return text.replace("PAUSE", str(pause_s))
@@ -64,8 +72,9 @@ def alone(tmp_path: Path, text: str) -> str:
     """The digest of plain `python`."""
     path = tmp_path / "alone.py"
     path.write_text(text)
-    done = subprocess.run([sys.executable, str(path)], env=environment(), text=True, capture_output=True, timeout=GUARD_S,
-                          check=True)
+    done = subprocess.run(
+        [sys.executable, str(path)], env=environment(), text=True, capture_output=True, timeout=GUARD_S, check=True
+    )
     return done.stdout.split()[-1]
 
 
@@ -88,7 +97,7 @@ def test_a_run_whose_batch_followed_its_workers_is_replayed_to_its_digest_on_oth
     assert [one.batch for one in plans(run)][:1] == [16]
     assert {48, 32} & {one.batch for one in plans(run)}
     assert audit(run.records()).holds
-    last = [one for one in run.records() if isinstance(one, Report) and one.of == "job"][-1].metrics
+    last = [one for one in run.records() if isinstance(one, JournalReport) and one.of == "job"][-1].metrics
     assert last["remaining"]["samples"] == 0, "what does not fill a batch is dropped, so nobody will train it"
 
     again = launch(text, "--workers", "2", "--replay", "first", name="again")
@@ -121,8 +130,9 @@ def test_a_death_changes_the_batch_and_every_sample_is_still_in_one_step(launch:
 
 @pytest.mark.slow
 def test_an_adaptive_run_is_replayed_to_its_digest_on_other_workers(launch: Launch):
-    text = script(policy="stretto.Adaptive(start=16, at_most=256)", rule="stretto.AdaScale()", epochs=5, samples=2048,
-                  pause_s=0.002)
+    text = script(
+        policy="stretto.Adaptive(start=16, at_most=256)", rule="stretto.AdaScale()", epochs=5, samples=2048, pause_s=0.002
+    )
     run = launch(text, "--workers", "2", name="first")
     assert run.end() == 0, run.output()
     assert len({one.batch for one in plans(run)}) > 1, "nothing was adapted, so nothing is shown"
@@ -137,20 +147,24 @@ def test_an_adaptive_run_is_replayed_to_its_digest_on_other_workers(launch: Laun
 def test_a_replay_that_comes_out_otherwise_says_so(launch: Launch):
     run = launch(script(policy="stretto.PerWorker(16)"), "--workers", "2", name="first")
     assert run.end() == 0, run.output()
-    again = launch(script(policy="stretto.PerWorker(16)", rule="stretto.LinearScale()"), "--workers", "2", "--replay", "first",
-                   name="again")
+    again = launch(
+        script(policy="stretto.PerWorker(16)", rule="stretto.LinearScale()"), "--workers", "2", "--replay", "first", name="again"
+    )
     assert again.end() == 1
     assert "the digest is not that of first" in again.output()
 
 
 def test_application_metrics_are_reported(launch: Launch):
-    run = launch(script(policy="stretto.Adaptive(start=32, at_most=64)", rule="stretto.AdaScale()", epochs=12, pause_s=0.004),
-                 "--workers", "2")
+    run = launch(
+        script(policy="stretto.Adaptive(start=32, at_most=64)", rule="stretto.AdaScale()", epochs=12, pause_s=0.004),
+        "--workers",
+        "2",
+    )
     assert run.end() == 0, run.output()
-    own = [one for one in run.records() if isinstance(one, Report) and one.of == "script"]
+    own = [one for one in run.records() if isinstance(one, JournalReport) and one.of == "script"]
     assert len(own) == 12
     assert own[-1].metrics == {"loss": run.commits()[-1].metrics["loss"], "accuracy": 0.5}
-    reports = [one for one in run.records() if isinstance(one, Report) and one.of == "job"]
+    reports = [one for one in run.records() if isinstance(one, JournalReport) and one.of == "job"]
     last = reports[-1].metrics
     page = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
     jsonschema.validate(dict(last), json.loads(page.partition("```json")[2].partition("```")[0]))
@@ -240,7 +254,7 @@ def test_a_step_with_a_nan_is_skipped_and_counted(launch: Launch, tmp_path: Path
     assert run.result["digest"] == expected
     assert "step 5 was not applied" in run.events("skipped")[0].text
     assert run.commits()[-1].metrics["loss"] == pytest.approx(1.0, abs=1.0)
-    last = [one for one in run.records() if isinstance(one, Report) and one.of == "job"][-1].metrics
+    last = [one for one in run.records() if isinstance(one, JournalReport) and one.of == "job"][-1].metrics
     assert (last["skipped"], last["progress"]) == (1, len(run.commits()) - 1)
     # The control: without a rule nothing guards the optimizer, and everything after step 5 is NaN.
     plain = launch(script(epochs=2, nan=5), "--workers", "2", name="plain")
@@ -250,26 +264,36 @@ def test_a_step_with_a_nan_is_skipped_and_counted(launch: Launch, tmp_path: Path
 
 @pytest.mark.slow
 def test_a_shared_grad_scaler_does_not_show_in_the_noise_scale(tmp_path: Path):
-    plain = script(rule="stretto.AdaScale(reference=16)", epochs=2) + 'print(job._planning.noise.pair())\n'
+    plain = script(rule="stretto.AdaScale(reference=16)", epochs=2) + "print(job._planning.noise.pair())\n"
     scaled = plain.replace("job.share(", 'scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)\njob.share(scaler=scaler, ')
     scaled = scaled.replace("loss.backward()", "scaler.scale(loss).backward()")
     scaled = scaled.replace("optimizer.step()", "scaler.step(optimizer); scaler.update()")
     found = []
     for text in (plain, scaled):
         (tmp_path / "train.py").write_text(text)
-        done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, env=environment(), text=True, capture_output=True,
-                              timeout=GUARD_S, check=True)
+        done = subprocess.run(
+            [sys.executable, "train.py"],
+            cwd=tmp_path,
+            env=environment(),
+            text=True,
+            capture_output=True,
+            timeout=GUARD_S,
+            check=True,
+        )
         found.append(json.loads(done.stdout.splitlines()[-1].replace("(", "[").replace(")", "]")))
     assert found[1] == pytest.approx(found[0], rel=1e-3)
 
 
-@pytest.mark.parametrize(("flags", "words"), [
-    (("--autoscale", "fast"), "--autoscale 'fast' is not understood"),
-    (("--autoscale", "utility"), "needs --price and --worth"),
-    (("--stragglers", "shoot"), "not one of rebalance, replace, ignore"),
-    (("--price", "3"), "go with --autoscale utility"),
-    (("--replay", "nothing"), "there is no run 'nothing'"),
-])
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--autoscale", "fast"), "--autoscale 'fast' is not understood"),
+        (("--autoscale", "utility"), "needs --price and --worth"),
+        (("--stragglers", "shoot"), "not one of rebalance, replace, ignore"),
+        (("--price", "3"), "go with --autoscale utility"),
+        (("--replay", "nothing"), "there is no run 'nothing'"),
+    ],
+)
 def test_flags_that_cannot_be_meant_are_refused_before_anything_starts(launch: Launch, flags: tuple[str, ...], words: str):
     run = launch(script(), "--workers", "1:4", *flags)
     assert run.end() == 2
@@ -285,12 +309,18 @@ def test_a_policy_that_cannot_work_fails_the_job_without_a_traceback(launch: Lau
     assert "Traceback" not in run.output()
 
 
-@pytest.mark.parametrize(("old", "new", "words"), [
-    ("optimizer=optimizer, lr_rule=None", "lr_rule=stretto.AdaScale()", "lr_rule=AdaScale(reference=None) follows the "
-     "gradients of an optimizer and none is shared"),
-    ("lr_rule=None)", "lr_rule=stretto.AdaScale()); job.share(lr_rule=stretto.LinearScale())", "a job has one rule"),
-    ("lr_rule=None", "lr_rule=stretto.AdaScale", "write stretto.AdaScale() with brackets"),
-])
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (
+            "optimizer=optimizer, lr_rule=None",
+            "lr_rule=stretto.AdaScale()",
+            "lr_rule=AdaScale(reference=None) follows the gradients of an optimizer and none is shared",
+        ),
+        ("lr_rule=None)", "lr_rule=stretto.AdaScale()); job.share(lr_rule=stretto.LinearScale())", "a job has one rule"),
+        ("lr_rule=None", "lr_rule=stretto.AdaScale", "write stretto.AdaScale() with brackets"),
+    ],
+)
 def test_a_rule_that_cannot_work_is_refused_by_the_job(tmp_path: Path, old: str, new: str, words: str):
     text = script()
     assert old in text
@@ -339,9 +369,18 @@ def test_a_run_that_was_out_of_memory_is_replayed_to_its_digest(launch: Launch):
 
 
 def test_a_sample_that_does_not_fit_by_itself_fails_the_job(launch: Launch):
-    run = launch(script("""
+    run = launch(
+        script(
+            """
         def trouble(step, x):
             if step == 3: raise torch.OutOfMemoryError("no room for a single sample")
-    """, policy="16"), "--workers", "1", "--max-restarts", "1")
+    """,
+            policy="16",
+        ),
+        "--workers",
+        "1",
+        "--max-restarts",
+        "1",
+    )
     assert run.end() == 1
     assert "no room for a single sample" in run.output()

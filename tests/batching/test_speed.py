@@ -6,21 +6,21 @@ import pytest
 import torch
 from torch import nn
 
-from stretto.batching import speed as speeds
-from stretto.batching.norms import Meter, Norms
-from stretto.batching.replay import Line, Replay, plan_of
-from stretto.batching.speed import ENOUGH, Speed, Way
+from stretto.batching import step_timing as speeds
+from stretto.batching.grad_norms import GradNorms, Meter
+from stretto.batching.recorded_batches import BatchLine, Replay, plan_of
+from stretto.batching.step_timing import ENOUGH, RunConfig, StepTiming
 from stretto.core.errors import UsageError
 from stretto.core.journal import Commit, Record, Resume
 
 
-def observed(*ways: tuple[int, int]) -> Speed:
+def observed(*ways: tuple[int, int]) -> StepTiming:
     """A job with 10 ms a forward, 1 ms a sample and 5 ms of exchange, seen in these ways (workers, samples a part)."""
-    speed = Speed()
+    speed = StepTiming()
     for workers, part in ways:
         for _ in range(2 * ENOUGH):
             grad_s = 0.010 + 0.001 * part
-            speed.observe(Way(1, workers, part), grad_s=grad_s, step_s=grad_s + (0.005 if workers > 1 else 0.0))
+            speed.observe(RunConfig(1, workers, part), grad_s=grad_s, step_s=grad_s + (0.005 if workers > 1 else 0.0))
     speed.refit(after=1)
     speed.join()
     return speed
@@ -39,11 +39,11 @@ def test_the_model_predicts_the_time_of_a_batch_that_was_not_tried():
 
 
 def test_the_optimizers_time_counts_once_in_a_step_of_one_worker_and_not_once_a_slice():
-    speed = Speed()
+    speed = StepTiming()
     for part in (4, 8, 16):
         for _ in range(2 * ENOUGH):
             grad_s = 0.010 + 0.001 * part
-            speed.observe(Way(1, 1, part), grad_s=grad_s, step_s=grad_s + 0.040)
+            speed.observe(RunConfig(1, 1, part), grad_s=grad_s, step_s=grad_s + 0.040)
     speed.refit(after=1)
     speed.join()
     predict = speed.seconds(nodes=1, workers=1, slices=8)
@@ -53,17 +53,17 @@ def test_the_optimizers_time_counts_once_in_a_step_of_one_worker_and_not_once_a_
 
 
 def test_nothing_is_predicted_before_anything_is_fitted():
-    speed = Speed()
-    speed.observe(Way(1, 1, 4), grad_s=0.01, step_s=0.01)
+    speed = StepTiming()
+    speed.observe(RunConfig(1, 1, 4), grad_s=0.01, step_s=0.01)
     speed.refit(after=1)
     assert speed.seconds(nodes=1, workers=1, slices=8) is None
 
 
 def test_times_that_make_no_sense_are_not_counted():
-    speed = Speed()
+    speed = StepTiming()
     for _ in range(20):
-        speed.observe(Way(1, 1, 4), grad_s=float("nan"), step_s=1.0)
-        speed.observe(Way(1, 1, 4), grad_s=1.0, step_s=-1.0)
+        speed.observe(RunConfig(1, 1, 4), grad_s=float("nan"), step_s=1.0)
+        speed.observe(RunConfig(1, 1, 4), grad_s=1.0, step_s=-1.0)
     assert speed.observations == []
 
 
@@ -76,7 +76,7 @@ def test_a_fit_that_fails_leaves_the_model_that_there_was(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(speeds, "fit", broken)
     for _ in range(ENOUGH):
-        speed.observe(Way(1, 1, 16), grad_s=0.026, step_s=0.026)
+        speed.observe(RunConfig(1, 1, 16), grad_s=0.026, step_s=0.026)
     speed.refit(after=1)
     speed.join()
     assert speed.fitted is before is not None
@@ -93,7 +93,13 @@ def test_a_plan_is_read_from_the_commits_and_looked_up_by_step():
     assert plan == [[0, 0, 32, 1], [2, 0, 64, 1], [3, 0, 64, 2], [4, 0, 32, 1]]
     replay = Replay.read(plan)
     assert [(replay.at(step, loader=0).batch, replay.at(step, loader=0).parts) for step in range(6)] == [  # type: ignore[union-attr]
-        (32, 1), (32, 1), (64, 1), (64, 2), (32, 1), (32, 1)]
+        (32, 1),
+        (32, 1),
+        (64, 1),
+        (64, 2),
+        (32, 1),
+        (32, 1),
+    ]
     assert replay.at(0, loader=1) is None
 
 
@@ -105,14 +111,14 @@ def test_steps_that_a_later_life_has_done_again_are_replayed_as_they_were_done_l
 def test_a_run_without_steps_cannot_be_replayed():
     with pytest.raises(UsageError, match="no committed step"):
         plan_of([])
-    assert Replay([Line(5, 0, 32, 1)]).at(0, loader=0) == Line(5, 0, 32, 1)
+    assert Replay([BatchLine(5, 0, 32, 1)]).at(0, loader=0) == BatchLine(5, 0, 32, 1)
 
 
 def test_the_meter_reads_what_the_gradients_were():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     optimizer = torch.optim.SGD([{"params": part.parameters()} for part in model], lr=0.1)
-    meter = Meter(Norms([optimizer]))
+    meter = Meter(GradNorms([optimizer]))
     handles = [one.register_post_accumulate_grad_hook(lambda p: meter.take(p.grad, p)) for one in model.parameters()]  # type: ignore[arg-type]
     expected: dict[int, list[float]] = {}
     meter.begin()

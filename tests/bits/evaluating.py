@@ -39,9 +39,13 @@ class Model(torch.nn.Module):
 
 model = Model()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-metrics = torchmetrics.MetricCollection({
-    "accuracy": tc.MulticlassAccuracy(CLASSES), "f1": tc.MulticlassF1Score(CLASSES), "auroc": tc.MulticlassAUROC(CLASSES),
-})
+metrics = torchmetrics.MetricCollection(
+    {
+        "accuracy": tc.MulticlassAccuracy(CLASSES),
+        "f1": tc.MulticlassF1Score(CLASSES),
+        "auroc": tc.MulticlassAUROC(CLASSES),
+    }
+)
 losses = torchmetrics.CatMetric()
 ever = torchmetrics.SumMetric()  # never reset: counts over all evaluations
 trained = tc.MulticlassAccuracy(CLASSES)  # of the training steps
@@ -85,10 +89,17 @@ def evaluate(epoch: int) -> dict[str, object]:
     model.train()
     assert torch.equal(test.gathered["labels"], labels) and test.gathered["words"] == [str(int(y)) for y in labels]
     assert test.sums["total"] == len(dataset) and test.sums["correct"] == int((test.gathered["logits"].argmax(1) == labels).sum())
-    return {"mean": test.metrics, "sums": {name: plain(value) for name, value in test.sums.items()},
-            "logits": test.gathered["logits"].tolist(), "metrics": {k: v.item() for k, v in metrics.compute().items()},
-            "losses": losses.compute().tolist(), "ever": ever.compute().item(), "seen": model.seen.compute().item(),
-            "trained": trained.compute().item(), "local": local}
+    return {
+        "mean": test.metrics,
+        "sums": {name: plain(value) for name, value in test.sums.items()},
+        "logits": test.gathered["logits"].tolist(),
+        "metrics": {k: v.item() for k, v in metrics.compute().items()},
+        "losses": losses.compute().tolist(),
+        "ever": ever.compute().item(),
+        "seen": model.seen.compute().item(),
+        "trained": trained.compute().item(),
+        "local": local,
+    }
 
 
 def confusion(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -25,8 +25,9 @@ Launch = Callable[..., Launched]
 def reference(place: str) -> dict[Any, Any]:
     """What plain python finds, by epoch, and its digest."""
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run([sys.executable, str(SCRIPT), folder, place], capture_output=True, text=True, timeout=250,
-                              env=environment())
+        done = subprocess.run(
+            [sys.executable, str(SCRIPT), folder, place], capture_output=True, text=True, timeout=250, env=environment()
+        )
         assert done.returncode == 0, done.stderr
         return {"digest": done.stdout.split()[-1], **{key[1]: found for key, found in results(Path(folder))}}
 
@@ -71,8 +72,16 @@ def test_a_newcomer_answers_an_evaluation_that_is_over_with_what_the_others_foun
 
 @pytest.mark.long
 def test_an_evaluation_that_nobody_survived_counts_once_after_the_resume(launch: Launch, tmp_path: Path) -> None:
-    run = launch(SCRIPT.read_text(), "--workers", "2", "--checkpoint", str(tmp_path / "saved"), "--checkpoint-every", "5",
-                 args=(str(tmp_path), "after", "hang:w0:2:1"))
+    run = launch(
+        SCRIPT.read_text(),
+        "--workers",
+        "2",
+        "--checkpoint",
+        str(tmp_path / "saved"),
+        "--checkpoint-every",
+        "5",
+        args=(str(tmp_path), "after", "hang:w0:2:1"),
+    )
     run.until(lambda: list(tmp_path.glob("died-*")))
     pids = [*run.pids().values(), run.process.pid]
     for pid in pids:

@@ -88,7 +88,7 @@ def test_two_threads_in_one_worker_are_refused(launch):
 
 
 PLAIN = """
-import stretto.train.reduce.exchange as exchange
+import stretto.train.reduce.tree_allreduce as exchange
 import torch
 
 def all_reduce(self, parts, *, finish):

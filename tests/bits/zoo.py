@@ -89,8 +89,10 @@ if "gan" in KINDS:
 for kind, model in models.items():
     p = model.parameters()
     optimizers[kind] = (
-        torch.optim.SGD(p, lr=0.05, momentum=0.9) if kind in ("mlp", "lstm")
-        else torch.optim.AdamW(p, lr=2e-3) if kind == "transformer"
+        torch.optim.SGD(p, lr=0.05, momentum=0.9)
+        if kind in ("mlp", "lstm")
+        else torch.optim.AdamW(p, lr=2e-3)
+        if kind == "transformer"
         else torch.optim.Adam(p, lr=2e-3)
     )
 scaler = torch.amp.GradScaler("cpu", enabled="bf16" in KINDS)

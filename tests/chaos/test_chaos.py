@@ -29,8 +29,9 @@ FAILPOINTS = ("build", "bucket", "header", "told", "receive", "received", "send"
 
 @pytest.fixture(scope="session")
 def reference() -> str:
-    done = subprocess.run([sys.executable, str(ZOO), *ARGS, "--pause", "0"], capture_output=True, text=True, timeout=250,
-                          env=environment())
+    done = subprocess.run(
+        [sys.executable, str(ZOO), *ARGS, "--pause", "0"], capture_output=True, text=True, timeout=250, env=environment()
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.split("digest: ")[1].strip()
 

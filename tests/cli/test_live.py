@@ -51,8 +51,11 @@ def test_scale_waits_until_the_newcomers_train(running: Launched) -> None:
 
 @pytest.mark.parametrize(
     ("workers", "message"),
-    [("0", "0 workers would be out of this run's bounds, 1 to 8"), ("9", "9 workers would be out of this run's bounds, 1 to 8"),
-     ("6", "slices=4 allows at most 4 workers, 6 were asked for: raise slices= in job.loader(...)")],
+    [
+        ("0", "0 workers would be out of this run's bounds, 1 to 8"),
+        ("9", "9 workers would be out of this run's bounds, 1 to 8"),
+        ("6", "slices=4 allows at most 4 workers, 6 were asked for: raise slices= in job.loader(...)"),
+    ],
 )
 def test_scale_out_of_bounds_is_refused_and_changes_nothing(running: Launched, workers: str, message: str) -> None:
     code, _, err = verb(running, "scale", "live", workers)
@@ -119,10 +122,21 @@ def test_ctrl_c_once_ends_the_job_in_order_and_reaches_no_worker(launch: Launch)
 
 
 def test_ctrl_c_twice_ends_it_now(launch: Launch) -> None:
-    run = launch(script("""
+    run = launch(
+        script(
+            """
         def trouble(step, place):
             if step == 3: time.sleep(1000)
-    """, epochs=100_000), "--workers", "1", "--slice-timeout", "1000", "--grace", "1000")
+    """,
+            epochs=100_000,
+        ),
+        "--workers",
+        "1",
+        "--slice-timeout",
+        "1000",
+        "--grace",
+        "1000",
+    )
     run.until_step(2)
     pids = list(run.pids().values())
     os.killpg(run.process.pid, signal.SIGINT)
@@ -133,10 +147,21 @@ def test_ctrl_c_twice_ends_it_now(launch: Launch) -> None:
 
 
 def test_a_graceful_stop_is_bounded(launch: Launch) -> None:
-    run = launch(script("""
+    run = launch(
+        script(
+            """
         def trouble(step, place):
             if step == 3: time.sleep(1000)
-    """, epochs=100_000), "--workers", "1", "--slice-timeout", "1000", "--grace", "1")
+    """,
+            epochs=100_000,
+        ),
+        "--workers",
+        "1",
+        "--slice-timeout",
+        "1000",
+        "--grace",
+        "1",
+    )
     run.until_step(2)
     os.kill(run.process.pid, signal.SIGTERM)
     assert run.end() == 143
@@ -165,10 +190,14 @@ def test_where_fewer_will_do_it_goes_on_with_as_many_as_there_are_slices(launch:
 
 
 def test_a_script_that_ends_early_on_one_worker_fails_the_job(launch: Launch) -> None:
-    run = launch(script("""
+    run = launch(
+        script("""
         def trouble(step, place):
             if step == 3 and WORKER == "w1": sys.exit(0)
-    """), "--workers", "2")
+    """),
+        "--workers",
+        "2",
+    )
     assert run.end() == 1
     assert "ended on worker w1" in run.result["error"]
     assert "every worker has to run the same steps" in run.result["error"]
@@ -187,11 +216,20 @@ def test_leaving_the_inner_loop_on_one_worker_fails_the_job_and_the_steps_before
 
 
 def test_states_that_differ_stop_the_job_at_the_first_comparison(launch: Launch) -> None:
-    run = launch(script("""
+    run = launch(
+        script(
+            """
         def trouble(step, place):
             if step == 4 and WORKER == "w1":
                 with torch.no_grad(): model.bias.add_(1e-3)
-    """, epochs=50), "--workers", "2", "--digest-every", "1")
+    """,
+            epochs=50,
+        ),
+        "--workers",
+        "2",
+        "--digest-every",
+        "1",
+    )
     assert run.end() == 1
     assert "states differ" in run.result["error"]
     assert not audit(run.records()).holds

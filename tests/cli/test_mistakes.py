@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stretto.agent.records.folder import RunFolder, write_json
+from stretto.agent.records.run_folder import RunFolder, write_json
 from stretto.cli.scripts import own_frames
 
 Call = Callable[..., tuple[int, str, str]]
@@ -89,19 +89,45 @@ NUMBERS = [
     (["serve", "--home", "h", "--policy", "nope"], "--policy 'nope' does not exist: choose one of "),
 ]
 NAMES = [
-    *(([verb, "nobody", *more], "there is no run 'nobody' in runs (it has no runs)") for verb, *more in (
-        ("show",), ("explain",), ("logs",), ("stop",), ("drain",), ("audit",), ("plot",), ("checkpoints",), ("resume",),
-        ("export", "out.safetensors"), ("scale", "2"))),
+    *(
+        ([verb, "nobody", *more], "there is no run 'nobody' in runs (it has no runs)")
+        for verb, *more in (
+            ("show",),
+            ("explain",),
+            ("logs",),
+            ("stop",),
+            ("drain",),
+            ("audit",),
+            ("plot",),
+            ("checkpoints",),
+            ("resume",),
+            ("export", "out.safetensors"),
+            ("scale", "2"),
+        )
+    ),
     (["attach", "nobody"], "no job 'nobody' was started from here with --hosts"),
-    *(([*words], "no job server is known: there is no login in ") for words in (
-        ("pause", "x"), ("cancel", "x"), ("rm", "x"), ("events", "x"), ("nodes",), ("policies",), ("tokens", "list"), ("top",),
-        ("submit", "--", "python", "job.py"))),
+    *(
+        ([*words], "no job server is known: there is no login in ")
+        for words in (
+            ("pause", "x"),
+            ("cancel", "x"),
+            ("rm", "x"),
+            ("events", "x"),
+            ("nodes",),
+            ("policies",),
+            ("tokens", "list"),
+            ("top",),
+            ("submit", "--", "python", "job.py"),
+        )
+    ),
     (["nodes", "--server", "localhost:1"], "no token is known for the job server localhost:1"),
 ]
 SCRIPTS = [
     (["run", "python", "job.py"], "leave `python` out, stretto starts Python by itself: stretto run job.py"),
-    (["run", "--workers", "2", "python3", "-u", "job.py", "--lr", "1"], "leave `python3` out, stretto starts Python by itself: "
-                                                                       "stretto run job.py --lr 1"),
+    (
+        ["run", "--workers", "2", "python3", "-u", "job.py", "--lr", "1"],
+        "leave `python3` out, stretto starts Python by itself: stretto run job.py --lr 1",
+    ),
     (["run", "python", "-m", "pkg.module"], "-m pkg.module: stretto runs script files, not modules: `stretto run pkg/module.py`"),
     (["run", "-m", "pkg.module", "--lr", "1"], "-m pkg.module: stretto runs script files, not modules"),
     (["run", "-m", "pkg.module"], "runpy.run_module('pkg.module', run_name='__main__')"),
@@ -117,8 +143,15 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("STRETTO_SERVER", "STRETTO_TOKEN", "STRETTO_RUNS", "STRETTO_STORE_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("STRETTO_HOME", str(tmp_path / "nobody-home"))
-    for name, text in {"job.py": "", "syntax.py": "x = 1\ndef f(:\n", "indent.py": "if 1:\nx = 1\n", "binary.py": "\0\1",
-                       "job.yaml": "name: a\n", "empty.yaml": "", "book.ipynb": "{}"}.items():  # fmt: skip
+    for name, text in {
+        "job.py": "",
+        "syntax.py": "x = 1\ndef f(:\n",
+        "indent.py": "if 1:\nx = 1\n",
+        "binary.py": "\0\1",
+        "job.yaml": "name: a\n",
+        "empty.yaml": "",
+        "book.ipynb": "{}",
+    }.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "latin.py").write_bytes("x = 'ä'\n".encode("latin-1"))
     (tmp_path / "folder").mkdir()
@@ -154,10 +187,12 @@ def test_damaged_files_are_named_and_hide_nothing_else(call: Call, place: Path) 
     code, out, err = call("ps")
     assert (code, err) == (0, "")
     assert {tuple(line.split()[:2]) for line in out.splitlines()[1:]} == {("odd", "lost"), ("spoilt", "lost"), ("whole", "damaged")}
-    for arguments, message in ((["show", "whole"], "runs/whole/result.json is not valid JSON"),
-                               (["show", "spoilt"], "runs/spoilt/run.json is not valid JSON"),
-                               (["checkpoints", "odd"], "the run.json of 'odd' names no script"),
-                               (["resume", "odd"], "the run.json of 'odd' names no script")):
+    for arguments, message in (
+        (["show", "whole"], "runs/whole/result.json is not valid JSON"),
+        (["show", "spoilt"], "runs/spoilt/run.json is not valid JSON"),
+        (["checkpoints", "odd"], "the run.json of 'odd' names no script"),
+        (["resume", "odd"], "the run.json of 'odd' names no script"),
+    ):
         code, _, err = call(*arguments)
         assert (code, len(err.splitlines())) == (2, 1)
         assert message in err
@@ -180,14 +215,17 @@ def test_a_folder_that_is_gone_is_told(call: Call, place: Path, monkeypatch: pyt
     monkeypatch.chdir(place)
 
 
-@pytest.mark.parametrize(("server", "token", "message", "code"), [
-    ("127.0.0.1:1", "x", "the job server '127.0.0.1:1' is not a URL: write http://127.0.0.1:1", 2),
-    ("http://127.0.0.1:1", "x\u00e4", "the token has characters that no token has: set STRETTO_TOKEN", 2),
-    ("http://127.0.0.1:1", "x", "cannot be reached ([Errno 111] Connection refused): is `stretto serve` running?", 1),
-    ("http://127.0.0.1:1", "", "no token is known for the job server http://127.0.0.1:1: set STRETTO_TOKEN", 2),
-    ("other", "x", "answered 404, and not as a stretto job server does: is the address right?", 1),
-    ("https", "x", "is it http://, not https://?", 1),
-])
+@pytest.mark.parametrize(
+    ("server", "token", "message", "code"),
+    [
+        ("127.0.0.1:1", "x", "the job server '127.0.0.1:1' is not a URL: write http://127.0.0.1:1", 2),
+        ("http://127.0.0.1:1", "x\u00e4", "the token has characters that no token has: set STRETTO_TOKEN", 2),
+        ("http://127.0.0.1:1", "x", "cannot be reached ([Errno 111] Connection refused): is `stretto serve` running?", 1),
+        ("http://127.0.0.1:1", "", "no token is known for the job server http://127.0.0.1:1: set STRETTO_TOKEN", 2),
+        ("other", "x", "answered 404, and not as a stretto job server does: is the address right?", 1),
+        ("https", "x", "is it http://, not https://?", 1),
+    ],
+)
 def test_a_server_that_cannot_be_asked_is_told_with_the_fix(
     call: Call, place: Path, monkeypatch: pytest.MonkeyPatch, server: str, token: str, message: str, code: int
 ) -> None:
@@ -221,7 +259,7 @@ class Other(BaseHTTPRequestHandler):
 
 def test_a_traceback_begins_in_the_script() -> None:
     text = """Traceback (most recent call last):
-  File "/x/stretto/train/entry/worker.py", line 57, in _run
+  File "/x/stretto/train/entry/script_runner.py", line 57, in _run
     runpy.run_path(path, run_name="__main__")
   File "<frozen runpy>", line 291, in run_path
   File "train.py", line 1, in <module>
@@ -230,8 +268,12 @@ def test_a_traceback_begins_in_the_script() -> None:
 ZeroDivisionError: division by zero
 """
     assert own_frames(text).splitlines() == [
-        "Traceback (most recent call last):", '  File "train.py", line 1, in <module>', "    1/0", "    ~^~",
-        "ZeroDivisionError: division by zero"]
+        "Traceback (most recent call last):",
+        '  File "train.py", line 1, in <module>',
+        "    1/0",
+        "    ~^~",
+        "ZeroDivisionError: division by zero",
+    ]
 
 
 @pytest.mark.parametrize("behind", [["--workers", "4"], ["--lr", "1", "--workers", "4"], ["--workers=4"], ["-w", "4"]])
@@ -243,13 +285,16 @@ def test_a_flag_of_ours_behind_the_script_is_hinted_at(call: Call, tmp_path: Pat
     assert err.splitlines()[1].startswith("error: --threads 0"), "and nothing else has changed"
 
 
-@pytest.mark.parametrize(("text", "arguments"), [
-    ("parser.add_argument('--workers')", ["--threads", "0", "job.py", "--workers", "4"]),
-    ('parser.add_argument("--workers")', ["--threads", "0", "job.py", "--workers", "4"]),
-    ("", ["--threads", "0", "--workers", "2", "job.py", "--workers", "4"]),
-    ("", ["--threads", "0", "job.py", "--lr", "1", "--help"]),
-    ("", ["--threads", "0", "job.py", "--", "--workers", "4"]),
-])
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("parser.add_argument('--workers')", ["--threads", "0", "job.py", "--workers", "4"]),
+        ('parser.add_argument("--workers")', ["--threads", "0", "job.py", "--workers", "4"]),
+        ("", ["--threads", "0", "--workers", "2", "job.py", "--workers", "4"]),
+        ("", ["--threads", "0", "job.py", "--lr", "1", "--help"]),
+        ("", ["--threads", "0", "job.py", "--", "--workers", "4"]),
+    ],
+)
 def test_a_flag_that_is_the_scripts_own_is_not_hinted_at(call: Call, tmp_path: Path, text: str, arguments: list[str]) -> None:
     (tmp_path / "job.py").write_text(text)
     _, _, err = call("run", *arguments)
@@ -269,8 +314,11 @@ def test_an_audit_of_restart_mode_says_what_it_cannot_prove(call: Call, tmp_path
     folder.logs.mkdir(parents=True)
     write_json(folder.request, {"name": "old", "script": "ddp.py", "args": [], "least": 1, "most": 4, "restart_mode": True})
     switch = {"kind": "switch", "step": 0, "joined": [], "left": [], "pause_ms": 1.0}
-    lines = [{**switch, "number": 1, "workers": 2, "cause": "start"}, {**switch, "number": 2, "workers": 3, "cause": "scale"},
-             {"kind": "end", "state": "finished", "digest": None, "steps": 0, "error": None}]
+    lines = [
+        {**switch, "number": 1, "workers": 2, "cause": "start"},
+        {**switch, "number": 2, "workers": 3, "cause": "scale"},
+        {"kind": "end", "state": "finished", "digest": None, "steps": 0, "error": None},
+    ]
     folder.journal.write_text("".join(json.dumps({"t": 1.0, **line}) + "\n" for line in lines))
     code, out, _ = call("audit", "old")
     assert code == 2, "neither that it holds nor that it does not"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from launching import environment
 
-from stretto.agent.records.folder import RunFolder, write_json
+from stretto.agent.records.run_folder import RunFolder, write_json
 from stretto.cli import main as command_line
 from stretto.cli.verbs import VERBS
 from stretto.core.errors import UsageError
@@ -25,15 +25,39 @@ def past(runs: Path, name: str, *, state: str | None = "finished", lines: list[d
     folder.logs.mkdir(parents=True)
     write_json(folder.request, {"name": name, "script": "train.py", "args": ["--lr", "1"], "least": 1, "most": 4})
     if state is not None:
-        write_json(folder.result, {"name": name, "state": state, "steps": 3, "digest": "ab" * 32, "metrics": {"loss": 0.5},
-                                   "restarts": 0, "seconds": 1.5, "error": None})
+        write_json(
+            folder.result,
+            {
+                "name": name,
+                "state": state,
+                "steps": 3,
+                "digest": "ab" * 32,
+                "metrics": {"loss": 0.5},
+                "restarts": 0,
+                "seconds": 1.5,
+                "error": None,
+            },
+        )
     folder.journal.write_text("".join(json.dumps({"t": 100.0 + at, **line}) + "\n" for at, line in enumerate(lines or good())))
     return folder
 
 
 def good() -> list[dict[str, object]]:
-    commits = [{"kind": "commit", "step": step, "epoch": 0, "loader": 0, "first": step * 4, "count": 4, "batch": 4, "roster": 1,
-                "workers": 1 + step % 2, "metrics": {"loss": 1.0 / (step + 1), "accuracy": 0.5}} for step in range(3)]
+    commits = [
+        {
+            "kind": "commit",
+            "step": step,
+            "epoch": 0,
+            "loader": 0,
+            "first": step * 4,
+            "count": 4,
+            "batch": 4,
+            "roster": 1,
+            "workers": 1 + step % 2,
+            "metrics": {"loss": 1.0 / (step + 1), "accuracy": 0.5},
+        }
+        for step in range(3)
+    ]
     return [
         {"kind": "loader", "loader": 0, "samples": 13, "batch": 4, "slices": 4, "tail": "drop", "train": True, "seed": 0},
         *commits[:2],
@@ -46,13 +70,16 @@ def good() -> list[dict[str, object]]:
 
 
 def test_help_lists_every_verb_and_loads_neither_torch_nor_any_verb() -> None:
-    program = ("import sys\nfrom stretto.cli.main import main\nsys.argv = ['stretto', '--help']\n"
-               "try: main()\nexcept SystemExit: pass\n"
-               "heavy = {'torch', 'numpy', 'matplotlib', 'fastapi', 'scipy', 'stretto.train', 'stretto.cli.run'}\n"
-               "heavy &= set(sys.modules)\n"
-               "assert not heavy, heavy\n")
-    done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=120,
-                          check=False)
+    program = (
+        "import sys\nfrom stretto.cli.main import main\nsys.argv = ['stretto', '--help']\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "heavy = {'torch', 'numpy', 'matplotlib', 'fastapi', 'scipy', 'stretto.train', 'stretto.cli.run'}\n"
+        "heavy &= set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
     for verb in VERBS:
         assert f" {verb} " in done.stdout

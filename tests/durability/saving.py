@@ -74,7 +74,9 @@ def wish(folder: Path | str, *, every_steps: int | None = 4, **fields: Any) -> d
 
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed", "torch.utils.data", "torch._dynamo", "stretto.train.entry.worker"])
+_context.set_forkserver_preload(
+    ["torch", "torch.distributed", "torch.utils.data", "torch._dynamo", "stretto.train.entry.script_runner"]
+)
 
 
 def alone(tmp: Path, *, args: tuple[str, ...] | None = None, failpoint: str = "", script: str = SCRIPT, **options: Any) -> Ended:
@@ -96,7 +98,7 @@ def _child(path: str, args: tuple[str, ...], log: str, options: str, failpoint: 
     os.environ["STRETTO_OPTIONS"] = options
     if failpoint:
         os.environ["STRETTO_FAILPOINT"] = failpoint
-    from stretto.train.entry.worker import run_script
+    from stretto.train.entry.script_runner import run_script
 
     code = run_script(path, args)
     sys.stdout.flush()

@@ -14,7 +14,7 @@ import pytest
 from saving import alone, arguments, wish
 
 from stretto.train.checkpoint.catalog import choose, entries, verify
-from stretto.train.checkpoint.local import BLOCK, DIRECT_BYTES, LocalStream, LocalVault
+from stretto.train.checkpoint.local_storage import BLOCK, DIRECT_BYTES, LocalStorage, LocalStream
 
 WIDE = {"width": 1300, "slices": 1}
 """A model of that width has a state of 20 MB: more than DIRECT_BYTES."""
@@ -65,7 +65,7 @@ def test_any_size_is_written_as_it_was_given(tmp_path: Path, size: int) -> None:
 
 
 def test_large_files_stay_out_of_the_page_cache_and_small_ones_in_it(tmp_path: Path) -> None:
-    vault, large, small = LocalVault(tmp_path), memory(DIRECT_BYTES + 100), memory(DIRECT_BYTES - BLOCK)
+    vault, large, small = LocalStorage(tmp_path), memory(DIRECT_BYTES + 100), memory(DIRECT_BYTES - BLOCK)
     for name, data in (("large", large), ("small", small)):
         stream = vault.stream("", name, size=len(data))
         if name == "large" and not stream.direct:
@@ -111,15 +111,15 @@ def test_a_disk_that_is_full_in_the_middle_of_a_large_shard_is_said_and_training
     ended = alone(tmp_path, args=arguments(**WIDE), checkpoint=wish(mounted / "saved", every_steps=8, keep=2))
     assert ended.digest == reference
     assert "No space left on device" in ended.output and str(mounted / "saved") in ended.output
-    whole = [entry for entry in entries(LocalVault(mounted / "saved")) if entry.manifest is not None]
+    whole = [entry for entry in entries(LocalStorage(mounted / "saved")) if entry.manifest is not None]
     assert len(whole) == 1, "the first save fits, and stays"
     assert whole[0].manifest is not None
-    verify(LocalVault(mounted / "saved"), whole[0].manifest)
+    verify(LocalStorage(mounted / "saved"), whole[0].manifest)
 
 
 def test_a_large_state_is_gone_on_from_to_the_same_digest(tmp_path: Path, reference: str) -> None:
     assert alone(tmp_path, args=arguments(**WIDE), checkpoint=wish(tmp_path / "saved", every_steps=16)).digest == reference
-    first = choose(LocalVault(tmp_path / "saved"), step=16)
+    first = choose(LocalStorage(tmp_path / "saved"), step=16)
     assert first is not None and first.manifest is not None
     assert first.manifest.shards[0].bytes > DIRECT_BYTES, "too small to be written past the page cache"
     again = alone(tmp_path, args=arguments(**WIDE, pause_s=0.0), resume={"url": str(tmp_path / "saved"), "step": 16})

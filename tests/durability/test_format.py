@@ -19,26 +19,44 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from stretto.core.errors import Refused, ScriptError, UsageError
-from stretto.core.manifest import FORMAT, Identity, Manifest, Shard, Shared, Tensor, compare, folder_name, step_of
+from stretto.core.manifest import FORMAT, Identity, Manifest, Shard, SharedEntry, Tensor, compare, folder_name, step_of
 from stretto.train.checkpoint.catalog import entries, mark, tidy
 from stretto.train.checkpoint.export import export
-from stretto.train.checkpoint.layout import deal, width
 from stretto.train.checkpoint.reader import load
+from stretto.train.checkpoint.shard_layout import deal, width
 from stretto.train.checkpoint.snapshot import Memory, describe
-from stretto.train.checkpoint.vault import LocalVault
-from stretto.train.sharing.state import flatten, unflatten
+from stretto.train.checkpoint.storage import LocalVault
+from stretto.train.sharing.state_codec import flatten, unflatten
 
-IDENTITY = Identity(seed=0, slices=8, loaders=({"batch": 16},), plan={}, fingerprint={"threads": 1}, version="0.1.0",
-                    objects=(Shared("model", "Linear", True), Shared("optimizer", "AdamW", False)))
+IDENTITY = Identity(
+    seed=0,
+    slices=8,
+    loaders=({"batch": 16},),
+    plan={},
+    fingerprint={"threads": 1},
+    version="0.1.0",
+    objects=(SharedEntry("model", "Linear", True), SharedEntry("optimizer", "AdamW", False)),
+)
 
 
 def state() -> dict[str, Any]:
     torch.manual_seed(0)
-    return {"objects": {"model": {"weight": torch.randn(400, 300), "half": torch.randn(7).bfloat16(), "none": torch.empty(0, 3),
-                                  "flag": torch.tensor(True), "count": torch.tensor(3)},
-                        "optimizer": {"state": {0: {"exp_avg": torch.randn(400, 300), "step": torch.tensor(1.0)}},
-                                      "groups": [{"lr": 0.1, "betas": (0.9, 0.99)}]}},
-            "place": {"step": 5}}
+    return {
+        "objects": {
+            "model": {
+                "weight": torch.randn(400, 300),
+                "half": torch.randn(7).bfloat16(),
+                "none": torch.empty(0, 3),
+                "flag": torch.tensor(True),
+                "count": torch.tensor(3),
+            },
+            "optimizer": {
+                "state": {0: {"exp_avg": torch.randn(400, 300), "step": torch.tensor(1.0)}},
+                "groups": [{"lr": 0.1, "betas": (0.9, 0.99)}],
+            },
+        },
+        "place": {"step": 5},
+    }
 
 
 def write(folder: Path, *, writers: int, step: int = 5, life: int = 1, final: bool = False) -> Manifest:
@@ -55,8 +73,20 @@ def write(folder: Path, *, writers: int, step: int = 5, life: int = 1, final: bo
         file = f"shard-{writer}of{writers}.safetensors"
         vault.put(name, file, data)
         shards.append(Shard(file, len(data), hashlib.sha256(data).hexdigest(), shot.pieces))
-    manifest = Manifest(run="job", run_id="1", life=life, roster=1, step=step, tick=step, epoch=0, identity=IDENTITY,
-                        skeleton=skeleton, tensors=described, shards=tuple(shards), final=final)
+    manifest = Manifest(
+        run="job",
+        run_id="1",
+        life=life,
+        roster=1,
+        step=step,
+        tick=step,
+        epoch=0,
+        identity=IDENTITY,
+        skeleton=skeleton,
+        tensors=described,
+        shards=tuple(shards),
+        final=final,
+    )
     vault.put(name, "manifest.json", manifest.encode())
     return manifest
 
@@ -75,8 +105,10 @@ def test_what_any_number_of_writers_wrote_is_read_back_bit_for_bit(tmp_path: Pat
     assert same(unflatten(manifest.skeleton, tensors), state())
 
 
-@given(st.lists(st.tuples(st.sampled_from(["float32", "bfloat16", "bool", "int64"]), st.integers(0, 400_000)), max_size=8),
-       st.integers(1, 9))
+@given(
+    st.lists(st.tuples(st.sampled_from(["float32", "bfloat16", "bool", "int64"]), st.integers(0, 400_000)), max_size=8),
+    st.integers(1, 9),
+)
 @settings(max_examples=200, deadline=None)
 def test_every_element_is_dealt_to_exactly_one_writer_in_equal_shares(sizes: list[tuple[str, int]], writers: int) -> None:
     tensors = [Tensor(f"t{k}", dtype, (size,)) for k, (dtype, size) in enumerate(sizes)]
@@ -122,22 +154,43 @@ def test_differences_of_bits_and_of_shape_are_told_apart(tmp_path: Path) -> None
     assert compare(manifest, own).text() == ""
     threads = compare(manifest, replace(own, fingerprint={"torch.get_num_threads()": "2"}, version="9"))
     assert not threads.shape
-    assert threads.bits == ("torch.get_num_threads() is 1 in the checkpoint and 2 here",
-                            "stretto is 0.1.0 in the checkpoint and 9 here")
+    assert threads.bits == (
+        "torch.get_num_threads() is 1 in the checkpoint and 2 here",
+        "stretto is 0.1.0 in the checkpoint and 9 here",
+    )
     other = compare(manifest, replace(own, slices=4, objects=own.objects[:1], loaders=({"batch": 32},)))
     assert not other.bits
-    assert other.shape == ("slices is 8 in the checkpoint and 4 here",
-                           "job.share(optimizer=…) is AdamW in the checkpoint and missing here",
-                           "loader 0: batch is 16 in the checkpoint and 32 here")
+    assert other.shape == (
+        "slices is 8 in the checkpoint and 4 here",
+        "job.share(optimizer=…) is AdamW in the checkpoint and missing here",
+        "loader 0: batch is 16 in the checkpoint and 32 here",
+    )
 
 
-OLD = {"threads": 1, "capability": "AVX2", "onednn": "", "machine": "x86_64", "torch": "2.13.0", "device": "cpu",
-       "deterministic": True, "matmul": "highest", "dtype": "torch.float32"}
+OLD = {
+    "threads": 1,
+    "capability": "AVX2",
+    "onednn": "",
+    "machine": "x86_64",
+    "torch": "2.13.0",
+    "device": "cpu",
+    "deterministic": True,
+    "matmul": "highest",
+    "dtype": "torch.float32",
+}
 """A fingerprint as 0.1.0 wrote it."""
-NEW = {"torch.get_num_threads()": "1", "torch.backends.cpu.get_cpu_capability()": "AVX2", "os.environ['ONEDNN_MAX_CPU_ISA']": "",
-       "platform.machine()": "x86_64", "torch.__version__": "2.13.0", "torch.cuda.get_device_name()": "cpu",
-       "torch.are_deterministic_algorithms_enabled()": "True", "torch.get_float32_matmul_precision()": "highest",
-       "torch.get_default_dtype()": "torch.float32", "torch.backends.something_newer": "on"}
+NEW = {
+    "torch.get_num_threads()": "1",
+    "torch.backends.cpu.get_cpu_capability()": "AVX2",
+    "os.environ['ONEDNN_MAX_CPU_ISA']": "",
+    "platform.machine()": "x86_64",
+    "torch.__version__": "2.13.0",
+    "torch.cuda.get_device_name()": "cpu",
+    "torch.are_deterministic_algorithms_enabled()": "True",
+    "torch.get_float32_matmul_precision()": "highest",
+    "torch.get_default_dtype()": "torch.float32",
+    "torch.backends.something_newer": "on",
+}
 
 
 def test_a_checkpoint_of_the_first_version_is_gone_on_from_and_compared_by_the_names_of_today(tmp_path: Path) -> None:
@@ -151,7 +204,8 @@ def test_a_checkpoint_of_the_first_version_is_gone_on_from_and_compared_by_the_n
     card = replace(old, identity=replace(old.identity, fingerprint={**OLD, "device": "a card"}))
     now = {**NEW, "torch.cuda.get_device_name()": "a card", "torch.backends.cudnn.allow_tf32": "True"}
     assert compare(card, replace(own, fingerprint=now)).bits == (
-        "torch.backends.cudnn.allow_tf32 is False in the checkpoint and True here",), "0.1.0 switched it off itself"
+        "torch.backends.cudnn.allow_tf32 is False in the checkpoint and True here",
+    ), "0.1.0 switched it off itself"
     newer = replace(old, identity=replace(old.identity, fingerprint=NEW))
     assert compare(newer, replace(own, fingerprint={**NEW, "torch.backends.something_newer": "off"})).bits
 
@@ -248,11 +302,18 @@ def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
 
 def test_the_command_line_reads_and_exports_checkpoints_without_torch(tmp_path: Path) -> None:
     write(tmp_path / "saved", writers=2)
-    code = ("import sys; from pathlib import Path; import stretto.cli.resume, stretto.cli.checkpoints, stretto.cli.run; "
-            "from stretto.train.checkpoint.catalog import sound; from stretto.train.checkpoint.export import export; "
-            "from stretto.train.checkpoint.vault import LocalVault; vault = LocalVault(Path(sys.argv[1])); "
-            "export(vault, sound(vault)[0].manifest, Path(sys.argv[2])); print('torch' in sys.modules)")
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "saved"), str(tmp_path / "out.safetensors")], text=True,
-                          capture_output=True, env=environment(), check=True)
+    code = (
+        "import sys; from pathlib import Path; import stretto.cli.resume, stretto.cli.checkpoints, stretto.cli.run; "
+        "from stretto.train.checkpoint.catalog import sound; from stretto.train.checkpoint.export import export; "
+        "from stretto.train.checkpoint.storage import LocalVault; vault = LocalVault(Path(sys.argv[1])); "
+        "export(vault, sound(vault)[0].manifest, Path(sys.argv[2])); print('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "saved"), str(tmp_path / "out.safetensors")],
+        text=True,
+        capture_output=True,
+        env=environment(),
+        check=True,
+    )
     assert done.stdout.strip() == "False"
     assert set(load_file(tmp_path / "out.safetensors")) == set(state()["objects"]["model"])

@@ -16,12 +16,12 @@ import pytest
 from launching import GUARD_S, Launched, environment, gone, stretto
 from saving import SCRIPT, STEPS, alone, arguments
 
-from stretto.agent.control import alive
+from stretto.agent.control_server import alive
 from stretto.core.audit import audit
 from stretto.core.journal import Checkpoint, Resume
 from stretto.core.manifest import folder_name
-from stretto.train.checkpoint.catalog import Entry, entries, verify
-from stretto.train.checkpoint.vault import LocalVault
+from stretto.train.checkpoint.catalog import CheckpointEntry, entries, verify
+from stretto.train.checkpoint.storage import LocalVault
 
 Launch = Callable[..., Launched]
 LIVES = int(os.environ.get("STRETTO_LIVES", "2"))
@@ -45,7 +45,12 @@ def resume(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
         with open(folder.path.parent / f"{folder.name}.out", "a") as out:
             process = subprocess.Popen(
                 [sys.executable, "-m", "stretto.cli.main", "resume", "--runs", str(folder.path.parent), *options, folder.name],
-                cwd=tmp_path, env=environment(env), stdout=out, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+                cwd=tmp_path,
+                env=environment(env),
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
             )
         started.append(process)
         return Launched(process, folder)
@@ -57,17 +62,33 @@ def resume(tmp_path: Path) -> Iterator[Callable[..., Launched]]:
             process.wait()
 
 
-def begin(launch: Launch, tmp_path: Path, *options: str, every: str = "3", args: tuple[str, ...] = PAUSED, name: str = "job",
-          env: dict[str, str] | None = None) -> Launched:
-    return launch(SCRIPT, "--checkpoint", str(tmp_path / f"saved-{name}"), "--checkpoint-every", every, *options, args=args,
-                  name=name, env=env)
+def begin(
+    launch: Launch,
+    tmp_path: Path,
+    *options: str,
+    every: str = "3",
+    args: tuple[str, ...] = PAUSED,
+    name: str = "job",
+    env: dict[str, str] | None = None,
+) -> Launched:
+    return launch(
+        SCRIPT,
+        "--checkpoint",
+        str(tmp_path / f"saved-{name}"),
+        "--checkpoint-every",
+        every,
+        *options,
+        args=args,
+        name=name,
+        env=env,
+    )
 
 
 def vault(tmp_path: Path, name: str = "job") -> LocalVault:
     return LocalVault(tmp_path / f"saved-{name}")
 
 
-def complete(tmp_path: Path, name: str = "job") -> list[Entry]:
+def complete(tmp_path: Path, name: str = "job") -> list[CheckpointEntry]:
     return [entry for entry in entries(vault(tmp_path, name)) if entry.complete and not entry.final]
 
 
@@ -126,8 +147,9 @@ def test_random_kills_of_the_whole_job_with_saves_under_way(
     while left > 0:
         number += 1
         name = f"job{number}"
-        run = begin(launch, tmp_path, "--workers", f"{chance.randint(1, 3)}", name=name,
-                    every=chance.choice(["1", "2", "5", "0.3s"]))
+        run = begin(
+            launch, tmp_path, "--workers", f"{chance.randint(1, 3)}", name=name, every=chance.choice(["1", "2", "5", "0.3s"])
+        )
         for _ in range(min(left, chance.randint(1, 10))):
             before = len(run.commits())
             more = chance.randint(0, 6)
@@ -146,9 +168,7 @@ def test_random_kills_of_the_whole_job_with_saves_under_way(
         assert found.holds, found.findings
 
 
-def test_when_everybody_dies_the_job_goes_on_by_itself_from_its_checkpoint(
-    launch: Launch, tmp_path: Path, reference: str
-) -> None:
+def test_when_everybody_dies_the_job_goes_on_by_itself_from_its_checkpoint(launch: Launch, tmp_path: Path, reference: str) -> None:
     run = begin(launch, tmp_path, "--workers", "1")
     run.until(lambda: complete(tmp_path))
     os.kill(run.pids()["w0"], signal.SIGKILL)
@@ -267,13 +287,26 @@ def test_a_worker_that_dies_in_the_last_save_does_not_cost_it(
 
 def test_a_stop_right_after_a_save_does_not_write_its_shards_again(launch: Launch, tmp_path: Path) -> None:
     """A complete checkpoint is never touched: a worker that died while writing its part again would spoil the last one."""
-    held_out = ("held_out = job.loader(TensorDataset(inputs, targets), batch_size=16, slices=SLICES, train=False)\n"
-                "for epoch in job.epochs(3):\n")
-    swept = ("    scheduler.step()\n    for step in held_out:\n        for x, y in step:\n"
-             "            step.log(loss=F.cross_entropy(model(x), y))\n        time.sleep(0.8)\n")
+    held_out = (
+        "held_out = job.loader(TensorDataset(inputs, targets), batch_size=16, slices=SLICES, train=False)\n"
+        "for epoch in job.epochs(3):\n"
+    )
+    swept = (
+        "    scheduler.step()\n    for step in held_out:\n        for x, y in step:\n"
+        "            step.log(loss=F.cross_entropy(model(x), y))\n        time.sleep(0.8)\n"
+    )
     script = SCRIPT.replace("for epoch in job.epochs(3):\n", held_out).replace("    scheduler.step()\n", swept)
-    run = launch(script, "--checkpoint", str(tmp_path / "saved-job"), "--checkpoint-every", "8", "--workers", "2",
-                 args=arguments(pause_s=0.0), name="job")
+    run = launch(
+        script,
+        "--checkpoint",
+        str(tmp_path / "saved-job"),
+        "--checkpoint-every",
+        "8",
+        "--workers",
+        "2",
+        args=arguments(pause_s=0.0),
+        name="job",
+    )
     (entry,) = run.until(lambda: complete(tmp_path))
     before = {path.name: path.stat().st_mtime_ns for path in Path(entry.path).glob("shard-*")}
     run.process.send_signal(signal.SIGTERM)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from launching import Launched, environment, gone, stretto
 
-from stretto.agent.records.folder import RunFolder
+from stretto.agent.records.run_folder import RunFolder
 from stretto.core.journal import Switch
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -33,9 +33,27 @@ def start(tmp_path: Path) -> Iterator[Start]:
         runs.mkdir()
         with open(runs / "job.out", "w") as out:
             process = subprocess.Popen(
-                [sys.executable, "-m", "stretto.cli.main", "run", "--restart-mode", "torchrun", "--runs", str(runs),
-                 "--name", "job", *options, str(SCRIPTS / f"{script}.py"), *args],
-                cwd=tmp_path, env=environment(env), stdout=out, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+                [
+                    sys.executable,
+                    "-m",
+                    "stretto.cli.main",
+                    "run",
+                    "--restart-mode",
+                    "torchrun",
+                    "--runs",
+                    str(runs),
+                    "--name",
+                    "job",
+                    *options,
+                    str(SCRIPTS / f"{script}.py"),
+                    *args,
+                ],
+                cwd=tmp_path,
+                env=environment(env),
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
             )
         started.append(process)
         return Launched(process, RunFolder(runs / "job"))
@@ -58,9 +76,12 @@ def needs(package: str) -> pytest.MarkDecorator:
 
 @pytest.mark.parametrize(
     "script",
-    ["ddp", pytest.param("fsdp", marks=pytest.mark.long),
-     pytest.param("accelerated", marks=[pytest.mark.long, needs("accelerate")]),
-     pytest.param("lit", marks=[pytest.mark.long, needs("lightning")])],
+    [
+        "ddp",
+        pytest.param("fsdp", marks=pytest.mark.long),
+        pytest.param("accelerated", marks=[pytest.mark.long, needs("accelerate")]),
+        pytest.param("lit", marks=[pytest.mark.long, needs("lightning")]),
+    ],
 )
 @pytest.mark.slow
 def test_an_unmodified_script_is_scaled_two_three_one_and_finishes(start: Start, script: str) -> None:
@@ -145,15 +166,17 @@ def test_no_rank_outlives_an_agent_that_was_killed(start: Start) -> None:
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [(["--restart-mode", "torchrun", "--nnodes", "2"], "runs on one machine"),
-     (["--restart-mode", "torchrun", "--nproc-per-node", "many"], "is no number of processes"),
-     (["--restart-mode", "mpirun"], "is unknown: there is torchrun"),
-     (["--nproc-per-node", "2"], "add --restart-mode torchrun"),
-     (["--restart-mode", "torchrun", "--checkpoint", "x"], "the script saves and loads by itself"),
-     (["--checkpoint-every", "5"], "add --checkpoint DIR"),
-     (["--checkpoint", "x", "--checkpoint-every", "soon"], "neither a number of steps nor a time"),
-     (["--checkpoint", "x", "--keep", "0"], "it is at least 1"),
-     (["--checkpoint", "nowhere://x"], "cannot be used")],
+    [
+        (["--restart-mode", "torchrun", "--nnodes", "2"], "runs on one machine"),
+        (["--restart-mode", "torchrun", "--nproc-per-node", "many"], "is no number of processes"),
+        (["--restart-mode", "mpirun"], "is unknown: there is torchrun"),
+        (["--nproc-per-node", "2"], "add --restart-mode torchrun"),
+        (["--restart-mode", "torchrun", "--checkpoint", "x"], "the script saves and loads by itself"),
+        (["--checkpoint-every", "5"], "add --checkpoint DIR"),
+        (["--checkpoint", "x", "--checkpoint-every", "soon"], "neither a number of steps nor a time"),
+        (["--checkpoint", "x", "--keep", "0"], "it is at least 1"),
+        (["--checkpoint", "nowhere://x"], "cannot be used"),
+    ],
 )
 def test_mistakes_in_the_call_are_said_with_their_fix(tmp_path: Path, options: list[str], words: str) -> None:
     done = stretto("run", "--runs", str(tmp_path / "runs"), *options, str(SCRIPTS / "ddp.py"), cwd=tmp_path)
@@ -172,9 +195,13 @@ def seen_ms(marks: list[tuple[float, str]], generation: int) -> tuple[float, flo
     return (before - marks[began][0]) * 1e3, (after - last) * 1e3
 
 
-SCHEDULES = [pytest.param((1, 0), id="scale-kill"),
-             *(pytest.param(tuple(random.Random(seed).choices([0, 1, 2, 3], k=4)), id=f"random-{seed}", marks=pytest.mark.long)
-               for seed in range(2))]
+SCHEDULES = [
+    pytest.param((1, 0), id="scale-kill"),
+    *(
+        pytest.param(tuple(random.Random(seed).choices([0, 1, 2, 3], k=4)), id=f"random-{seed}", marks=pytest.mark.long)
+        for seed in range(2)
+    ),
+]
 """The number of workers to scale to, or 0 for a kill."""
 
 
@@ -207,8 +234,11 @@ def test_a_pause_is_the_time_between_two_steps_of_the_script(start: Start, tmp_p
 def test_a_script_without_optimizers_has_no_pause_in_the_journal_and_keeps_its_sitecustomize(start: Start, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "sitecustomize.py").write_text("import builtins; builtins.own_site = 'the own one'")
-    run = start("bare", ("--workers", "1:2", "--nproc-per-node", "1"),
-                env={"PYTHONPATH": os.pathsep.join([str(tmp_path / "own"), environment()["PYTHONPATH"]])})
+    run = start(
+        "bare",
+        ("--workers", "1:2", "--nproc-per-node", "1"),
+        env={"PYTHONPATH": os.pathsep.join([str(tmp_path / "own"), environment()["PYTHONPATH"]])},
+    )
     run.until(lambda: "began with 1, the own one" in said(run))
     run.ask("scale", workers=2)
     run.until(lambda: said(run).count("began with 2, the own one") == 2)

@@ -14,8 +14,8 @@ from saving import GUARD_S, STEPS, alone, arguments, wish
 
 from stretto.core.errors import Refused, Stale, UsageError
 from stretto.core.manifest import NAME
-from stretto.train.checkpoint.catalog import Entry, check_fence, choose, claim, entries, raise_fence, sound, verify
-from stretto.train.checkpoint.vault import LocalVault, Vault, open_vault
+from stretto.train.checkpoint.catalog import CheckpointEntry, check_fence, choose, claim, entries, raise_fence, sound, verify
+from stretto.train.checkpoint.storage import CheckpointStorage, LocalVault, open_vault
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def vault(stock: Path, tmp_path: Path) -> LocalVault:
     return LocalVault(tmp_path / "saved")
 
 
-def resumable(vault: Vault) -> list[Entry]:
+def resumable(vault: CheckpointStorage) -> list[CheckpointEntry]:
     """What can be gone on from, without the final one."""
     return [entry for entry in entries(vault) if not entry.final]
 
@@ -78,8 +78,9 @@ def test_a_kill_at_any_step_of_a_save_leaves_the_checkpoint_absent_or_complete(t
         verify(vault, entry.manifest)
     last = choose(vault)
     assert last is not None
-    again = alone(tmp_path, args=arguments(pause_s=0.01), checkpoint=wish(tmp_path / "saved", life=2),
-                  **resume(tmp_path, last.step))
+    again = alone(
+        tmp_path, args=arguments(pause_s=0.01), checkpoint=wish(tmp_path / "saved", life=2), **resume(tmp_path, last.step)
+    )
     assert again.digest == reference
     assert all(entry.complete for entry in entries(vault)), "leftovers of the killed save are still there"
 
@@ -149,9 +150,7 @@ def test_a_manifest_that_belongs_to_another_step_is_named_and_the_previous_check
     assert entry is not None and entry.step == before.step
 
 
-def test_a_checkpoint_of_another_run_is_neither_gone_on_from_nor_deleted(
-    tmp_path: Path, vault: LocalVault, reference: str
-) -> None:
+def test_a_checkpoint_of_another_run_is_neither_gone_on_from_nor_deleted(tmp_path: Path, vault: LocalVault, reference: str) -> None:
     before = choose(vault)
     assert before is not None and before.manifest is not None
     other = replace(before.manifest, run="other", run_id="other-1", step=before.step + 1)
@@ -159,8 +158,12 @@ def test_a_checkpoint_of_another_run_is_neither_gone_on_from_nor_deleted(
     (tmp_path / "saved" / other.folder / NAME).write_bytes(other.encode())
     with pytest.raises(UsageError, match=f"{other.folder}/{NAME} does not belong there: it is of another run"):
         choose(vault)
-    again = alone(tmp_path, args=arguments(pause_s=0.0), checkpoint=wish(tmp_path / "saved", life=2, keep=1),
-                  **resume(tmp_path, resumable(vault)[0].step))
+    again = alone(
+        tmp_path,
+        args=arguments(pause_s=0.0),
+        checkpoint=wish(tmp_path / "saved", life=2, keep=1),
+        **resume(tmp_path, resumable(vault)[0].step),
+    )
     assert again.digest == reference
     assert (tmp_path / "saved" / other.folder / NAME).exists(), "what is not ours was deleted"
 
@@ -174,8 +177,11 @@ def test_a_file_in_the_place_of_the_folder_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"width": 32}, ["model/0.weight", "[64, 8]", "[32, 8]"]), ({"slices": 4}, ["slices is 8 in the checkpoint and 4 here"]),
-     ({"seed": 5}, ["seed is 0 in the checkpoint and 5 here", "--allow-mixed"])],
+    [
+        ({"width": 32}, ["model/0.weight", "[64, 8]", "[32, 8]"]),
+        ({"slices": 4}, ["slices is 8 in the checkpoint and 4 here"]),
+        ({"seed": 5}, ["seed is 0 in the checkpoint and 5 here", "--allow-mixed"]),
+    ],
 )
 def test_another_job_is_refused_with_the_difference_spelled_out(
     tmp_path: Path, vault: LocalVault, change: dict[str, int], said: list[str]
@@ -191,8 +197,12 @@ def test_another_job_is_refused_with_the_difference_spelled_out(
 
 def test_other_bits_can_be_allowed_and_are_recorded(tmp_path: Path, vault: LocalVault, reference: str) -> None:
     first = resumable(vault)[0].step
-    ended = alone(tmp_path, args=arguments(seed=5), checkpoint=wish(tmp_path / "saved", life=2, keep=10),
-                  **resume(tmp_path, first, allow_mixed=True))
+    ended = alone(
+        tmp_path,
+        args=arguments(seed=5),
+        checkpoint=wish(tmp_path / "saved", life=2, keep=10),
+        **resume(tmp_path, first, allow_mixed=True),
+    )
     assert ended.digest != reference
     newest = resumable(vault)[-1].manifest
     assert newest is not None and newest.life == 2 and newest.mixed
@@ -265,8 +275,9 @@ def small(tmp_path: Path) -> Iterator[Path]:
     """A file system of one megabyte."""
     where = tmp_path / "small"
     where.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(where)], capture_output=True, text=True,
-                          check=False)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(where)], capture_output=True, text=True, check=False
+    )
     if made.returncode:
         pytest.skip(f"a small tmpfs cannot be mounted here: {made.stderr.strip()}")
     yield where
@@ -309,7 +320,7 @@ def test_a_slow_place_costs_checkpoints_and_neither_steps_nor_memory(tmp_path: P
 
 def test_any_file_system_that_fsspec_knows_will_do(tmp_path: Path, reference: str) -> None:
     url = f"dir://saved::file://{tmp_path}"
-    from stretto.train.checkpoint.vault import RemoteVault
+    from stretto.train.checkpoint.storage import RemoteVault
 
     assert isinstance(open_vault(url), RemoteVault)
     assert alone(tmp_path, checkpoint=wish(url, keep=2)).digest == reference
@@ -327,13 +338,16 @@ def test_a_place_that_nobody_knows_is_refused_with_the_fix() -> None:
 
 SCRIPT_HEAD = Path(__file__).with_name("saving.py").read_text().split('SCRIPT = """')[1].split('"""')[0]
 
-SCRIPT_THAT_REMOVES = SCRIPT_HEAD.replace("        time.sleep(PAUSE)\n", """
+SCRIPT_THAT_REMOVES = SCRIPT_HEAD.replace(
+    "        time.sleep(PAUSE)\n",
+    """
         if job.step == 9:
             import shutil
             job._saver.leave()
             shutil.rmtree("FOLDER")
         time.sleep(PAUSE)
-""")
+""",
+)
 
 SLOW = """
 import atexit, time

@@ -19,8 +19,15 @@ LIMIT_S = 280
 
 def _run(command: list[str | Path]) -> str:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("STRETTO_")}
-    done = subprocess.run([str(word) for word in command], cwd=ROOT, env=environment, capture_output=True, text=True,
-                          timeout=LIMIT_S, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        stdin=subprocess.DEVNULL,
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
 
@@ -32,8 +39,9 @@ def _plain(example: str, *args: str) -> str:
 
 def _elastic(example: str, workers: str, runs: Path) -> str:
     name = f"{example}-{workers}"
-    _run([STRETTO, "run", "--quiet", "--workers", workers, "--runs", runs, "--name", name,
-          f"examples/{example}.py", "--epochs", "1"])
+    _run(
+        [STRETTO, "run", "--quiet", "--workers", workers, "--runs", runs, "--name", name, f"examples/{example}.py", "--epochs", "1"]
+    )
     result = json.loads((runs / name / "result.json").read_text())
     assert result["state"] == "finished"
     return result["digest"]

@@ -28,8 +28,14 @@ def missing() -> str:
             return f"hosts are network namespaces, and {tool} is not installed: apt-get install {package}"
     switch, one, other = spaces = [f"st{os.getpid()}-try{number}" for number in range(3)]
     try:
-        return next((f"hosts are network namespaces, and this machine refuses {what}: {said}"
-                     for what, command in _steps(switch, one, other) if (said := _refusal(command))), "")
+        return next(
+            (
+                f"hosts are network namespaces, and this machine refuses {what}: {said}"
+                for what, command in _steps(switch, one, other)
+                if (said := _refusal(command))
+            ),
+            "",
+        )
     finally:
         for space in spaces:
             subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)

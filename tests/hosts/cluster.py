@@ -16,8 +16,8 @@ from typing import Any
 
 from launching import GUARD_S, environment, script
 
-from stretto.agent.records.folder import RunFolder
-from stretto.core.journal import Commit, Event, Record, RosterLine, Switch
+from stretto.agent.records.run_folder import RunFolder
+from stretto.core.journal import Commit, JournalEvent, Record, RosterLine, Switch
 from tests.hosts.allowed import missing
 from tests.hosts.etcd import Etcd
 from tests.hosts.network import Host, Network
@@ -88,19 +88,45 @@ class Job:
         self.agents: list[Agent] = []
         self.store = cluster.etcd.url
 
-    def start(self, host: str, *options: str, script: Path | None = None, env: dict[str, str] | None = None,
-              workers: str = "1:8") -> Agent:
+    def start(
+        self, host: str, *options: str, script: Path | None = None, env: dict[str, str] | None = None, workers: str = "1:8"
+    ) -> Agent:
         """The same command on every host, as documented."""
         place = self.cluster.network.hosts[host]
         runs = self.folder / "runs"
         runs.mkdir(exist_ok=True)
         out = self.folder / f"{host}-{len(self.agents)}.out"
         before = set(runs.iterdir())
-        command = [sys.executable, "-m", "stretto.cli.main", "run", "--runs", str(runs), "--no-tensorboard", "--store", self.store,
-                   "--job", self.name, "--host", host, "--workers", workers, *options, str(script or self.script), *self.args]
+        command = [
+            sys.executable,
+            "-m",
+            "stretto.cli.main",
+            "run",
+            "--runs",
+            str(runs),
+            "--no-tensorboard",
+            "--store",
+            self.store,
+            "--job",
+            self.name,
+            "--host",
+            host,
+            "--workers",
+            workers,
+            *options,
+            str(script or self.script),
+            *self.args,
+        ]
         with open(out, "w") as file:
-            process = subprocess.Popen(place.inside(*command), cwd=self.folder, env=environment(env), stdout=file,
-                                       stderr=subprocess.STDOUT, text=True, start_new_session=True)
+            process = subprocess.Popen(
+                place.inside(*command),
+                cwd=self.folder,
+                env=environment(env),
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
         agent = Agent(place, process, RunFolder(_new(runs, before, process)), out)
         self.agents.append(agent)
         return agent
@@ -115,8 +141,8 @@ class Job:
         found = {one.step: one for one in self.records() if isinstance(one, Commit)}
         return [found[step] for step in sorted(found)]
 
-    def events(self, *what: str) -> list[Event]:
-        return [one for one in self.records() if isinstance(one, Event) and one.what in what]
+    def events(self, *what: str) -> list[JournalEvent]:
+        return [one for one in self.records() if isinstance(one, JournalEvent) and one.what in what]
 
     def switches(self) -> list[Switch]:
         return [one for one in self.records() if isinstance(one, Switch)]
@@ -166,8 +192,15 @@ class Job:
     def verb(self, host: str, *words: str) -> subprocess.CompletedProcess[str]:
         """A verb of the command line on some host."""
         place = self.cluster.network.hosts[host]
-        return subprocess.run(place.inside(sys.executable, "-m", "stretto.cli.main", *words), cwd=self.folder, env=environment(),
-                              text=True, capture_output=True, timeout=GUARD_S, check=False)
+        return subprocess.run(
+            place.inside(sys.executable, "-m", "stretto.cli.main", *words),
+            cwd=self.folder,
+            env=environment(),
+            text=True,
+            capture_output=True,
+            timeout=GUARD_S,
+            check=False,
+        )
 
     # ---- its end
 
@@ -185,8 +218,15 @@ class Job:
 
     def audit(self) -> subprocess.CompletedProcess[str]:
         folders = [str(agent.folder.path) for agent in self.agents]
-        return subprocess.run([sys.executable, "-m", "stretto.cli.main", "audit", *folders], cwd=self.folder, env=environment(),
-                              text=True, capture_output=True, timeout=GUARD_S, check=False)
+        return subprocess.run(
+            [sys.executable, "-m", "stretto.cli.main", "audit", *folders],
+            cwd=self.folder,
+            env=environment(),
+            text=True,
+            capture_output=True,
+            timeout=GUARD_S,
+            check=False,
+        )
 
     def stop(self) -> None:
         for agent in self.agents:
@@ -212,8 +252,15 @@ class Cluster:
         text = job.script.read_text() + repr(job.args)
         if text not in self._references:
             (job.folder / "fast").touch()
-            done = subprocess.run([sys.executable, str(job.script), *job.args], env=environment(), text=True,
-                                  cwd=job.folder, capture_output=True, check=True, timeout=4 * GUARD_S)  # it is long
+            done = subprocess.run(
+                [sys.executable, str(job.script), *job.args],
+                env=environment(),
+                text=True,
+                cwd=job.folder,
+                capture_output=True,
+                check=True,
+                timeout=4 * GUARD_S,
+            )  # it is long
             found = re.search(r"digest (\w+)", done.stdout)
             assert found, done.stdout
             self._references[text] = found[1]

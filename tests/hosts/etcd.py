@@ -36,12 +36,26 @@ class Etcd:
 
     def _start(self, host: Host) -> None:
         cluster = ",".join(f"{one.name}=http://{one.address}:2380" for one in self.hosts)
-        command = [shutil.which("etcd") or "etcd", "--name", host.name, "--data-dir", str(self.folder / host.name),
-                   "--listen-client-urls", f"http://{host.address}:2379,http://127.0.0.1:2379",
-                   "--advertise-client-urls", f"http://{host.address}:2379",
-                   "--listen-peer-urls", f"http://{host.address}:2380",
-                   "--initial-advertise-peer-urls", f"http://{host.address}:2380",
-                   "--initial-cluster", cluster, "--initial-cluster-token", self.folder.name, "--unsafe-no-fsync"]
+        command = [
+            shutil.which("etcd") or "etcd",
+            "--name",
+            host.name,
+            "--data-dir",
+            str(self.folder / host.name),
+            "--listen-client-urls",
+            f"http://{host.address}:2379,http://127.0.0.1:2379",
+            "--advertise-client-urls",
+            f"http://{host.address}:2379",
+            "--listen-peer-urls",
+            f"http://{host.address}:2380",
+            "--initial-advertise-peer-urls",
+            f"http://{host.address}:2380",
+            "--initial-cluster",
+            cluster,
+            "--initial-cluster-token",
+            self.folder.name,
+            "--unsafe-no-fsync",
+        ]
         with open(self.folder / f"{host.name}.log", "ab") as log:
             self.processes[host.name] = subprocess.Popen(host.inside(*command), stdout=log, stderr=log)
 

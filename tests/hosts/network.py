@@ -40,8 +40,11 @@ class Host:
         sh("ip", "netns", "add", self.space)
         sh("ip", "-n", network.switch, "link", "add", self.port, "type", "veth", "peer", "name", "eth0", "netns", self.space)
         sh("ip", "-n", network.switch, "link", "set", self.port, "master", "br0", "up")
-        for words in (("link", "set", "lo", "up"), ("link", "set", "eth0", "up"),
-                      ("addr", "add", f"{self.address}/24", "dev", "eth0")):
+        for words in (
+            ("link", "set", "lo", "up"),
+            ("link", "set", "eth0", "up"),
+            ("addr", "add", f"{self.address}/24", "dev", "eth0"),
+        ):
             sh("ip", "-n", self.space, *words)
         self.no_ipv6 = self._add_ipv6()
         """Why this host has no IPv6 address, or nothing: kernels can be without."""
@@ -96,8 +99,11 @@ class Host:
 
         Raises `slow.Refused` where this machine allows neither."""
         shape = ("delay", f"{delay_ms}ms", f"{jitter_ms}ms", "loss", f"{loss_percent}%")
-        if not subprocess.run(["ip", "netns", "exec", self.space, "tc", "qdisc", "add", "dev", "eth0", "root", "netem", *shape],
-                              capture_output=True, check=False).returncode:
+        if not subprocess.run(
+            ["ip", "netns", "exec", self.space, "tc", "qdisc", "add", "dev", "eth0", "root", "netem", *shape],
+            capture_output=True,
+            check=False,
+        ).returncode:
             sh("ip", "netns", "exec", self.network.switch, "tc", "qdisc", "add", "dev", self.port, "root", "netem", *shape)
             return
         device = f"t{self.number}"

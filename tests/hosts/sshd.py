@@ -24,13 +24,27 @@ class Sshd:
 
     def start(self) -> None:
         config = self.folder / "sshd_config"
-        config.write_text(f"HostKey {self.folder / 'host'}\nAuthorizedKeysFile {self.folder / 'user.pub'}\nStrictModes no\n"
-                          "UsePAM no\nPasswordAuthentication yes\nPermitRootLogin yes\nPidFile none\nMaxStartups 100\n")
+        config.write_text(
+            f"HostKey {self.folder / 'host'}\nAuthorizedKeysFile {self.folder / 'user.pub'}\nStrictModes no\n"
+            "UsePAM no\nPasswordAuthentication yes\nPermitRootLogin yes\nPidFile none\nMaxStartups 100\n"
+        )
         for host in self.hosts:
             with open(self.folder / f"{host.name}.log", "ab") as log:
                 self._processes[host.name] = subprocess.Popen(
-                    host.inside(shutil.which("sshd") or "/usr/sbin/sshd", "-D", "-e", "-f", str(config), "-p", "22",
-                                "-o", f"ListenAddress={host.address}"), stdout=log, stderr=log)
+                    host.inside(
+                        shutil.which("sshd") or "/usr/sbin/sshd",
+                        "-D",
+                        "-e",
+                        "-f",
+                        str(config),
+                        "-p",
+                        "22",
+                        "-o",
+                        f"ListenAddress={host.address}",
+                    ),
+                    stdout=log,
+                    stderr=log,
+                )
         for host in self.hosts:
             for _ in range(200):
                 if host.run("ss", "-Hltn", "sport = :22", check=False).strip():
@@ -46,13 +60,17 @@ class Sshd:
         known = folder / "known_hosts"
         public = (self.folder / "host.pub").read_text().split()[:2]
         known.write_text("".join(f"{host.address} {' '.join(public)}\n" for host in self.hosts))
-        lines = [f"UserKnownHostsFile {known}", "GlobalKnownHostsFile /dev/null", "IdentitiesOnly yes",
-                 f"IdentityFile {self.folder / 'user' if key else '/dev/null'}"]
+        lines = [
+            f"UserKnownHostsFile {known}",
+            "GlobalKnownHostsFile /dev/null",
+            "IdentitiesOnly yes",
+            f"IdentityFile {self.folder / 'user' if key else '/dev/null'}",
+        ]
         for host in self.hosts:
             lines += [f"Host {host.name}", f"  HostName {host.address}"]
         (folder / "config").write_text("\n".join(["Host *", *lines[:4], *lines[4:]]) + "\n")
         wrapper = folder / "ssh"
-        wrapper.write_text(f"#!/bin/sh\nexec {shutil.which('ssh')} -F {folder / 'config'} \"$@\"\n")
+        wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder / "config"} "$@"\n')
         wrapper.chmod(0o755)
         return folder
 

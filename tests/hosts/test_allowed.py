@@ -17,22 +17,26 @@ pytestmark = [pytest.mark.hosts, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(("tool", "words", "said"), [
-    ("ip", "netns add", "to make them"),
-    ("ip", "type bridge", "bridges"),
-    ("ip", "type veth", "veth pairs"),
-    ("ip", "master br0", "ports of a bridge"),
-    ("ip", "addr add", "addresses"),
-    ("nsenter", "true", "to enter them"),
-    ("nsenter", "connect_ex", "packets through a bridge"),
-    ("iptables", "-j DROP", "iptables rules"),
-])
+@pytest.mark.parametrize(
+    ("tool", "words", "said"),
+    [
+        ("ip", "netns add", "to make them"),
+        ("ip", "type bridge", "bridges"),
+        ("ip", "type veth", "veth pairs"),
+        ("ip", "master br0", "ports of a bridge"),
+        ("ip", "addr add", "addresses"),
+        ("nsenter", "true", "to enter them"),
+        ("nsenter", "connect_ex", "packets through a bridge"),
+        ("iptables", "-j DROP", "iptables rules"),
+    ],
+)
 def test_each_refusal_is_found_before_anything_is_built_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tool: str, words: str, said: str
 ) -> None:
     wrapper = tmp_path / tool
-    wrapper.write_text(f'#!/bin/sh\ncase "$*" in *"{words}"*) echo "Operation\nnot permitted" >&2; exit 2;; esac\n'
-                       f'exec {shutil.which(tool)} "$@"\n')
+    wrapper.write_text(
+        f'#!/bin/sh\ncase "$*" in *"{words}"*) echo "Operation\nnot permitted" >&2; exit 2;; esac\nexec {shutil.which(tool)} "$@"\n'
+    )
     wrapper.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert allowed.missing() == f"hosts are network namespaces, and this machine refuses {said}: Operation not permitted"
@@ -48,8 +52,20 @@ def test_a_tool_that_is_not_there_is_named_with_its_package(monkeypatch: pytest.
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is not installed: apt-get install util-linux")
 @pytest.mark.parametrize(("capability", "said"), [("sys_admin", "refuses to make them"), ("net_admin", "refuses bridges")])
 def test_without_the_right_to_make_networks_all_tests_are_skipped_with_one_line_a_file(capability: str, said: str) -> None:
-    command = ["setpriv", f"--bounding-set=-{capability}", f"--inh-caps=-{capability}", sys.executable, "-m", "pytest",
-               "-p", "no:cacheprovider", "-m", "hosts", "tests/hosts/test_tcp_store.py", "tests/hosts/test_ssh.py"]
+    command = [
+        "setpriv",
+        f"--bounding-set=-{capability}",
+        f"--inh-caps=-{capability}",
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "hosts",
+        "tests/hosts/test_tcp_store.py",
+        "tests/hosts/test_ssh.py",
+    ]
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=GUARD_S, check=False)
     last = done.stdout.splitlines()[-1]
     assert done.returncode == 0, done.stdout
@@ -59,13 +75,22 @@ def test_without_the_right_to_make_networks_all_tests_are_skipped_with_one_line_
 
 def test_a_machine_without_tap_devices_says_so(tmp_path: Path) -> None:
     space = f"st{os.getpid()}-tap"
-    code = f"from tests.hosts import slow\ntry: slow.start('{space}', 'a', '{space}', 'b', '1', '1', '1')\n" \
-           "except slow.Refused as error: print(error)"
-    hidden = f"mount -t tmpfs none /dev/net && exec {sys.executable} -c \"$0\""
+    code = (
+        f"from tests.hosts import slow\ntry: slow.start('{space}', 'a', '{space}', 'b', '1', '1', '1')\n"
+        "except slow.Refused as error: print(error)"
+    )
+    hidden = f'mount -t tmpfs none /dev/net && exec {sys.executable} -c "$0"'
     subprocess.run(["ip", "netns", "add", space], check=True)
     try:
-        done = subprocess.run(["unshare", "-m", "sh", "-c", hidden, code], cwd=ROOT, env=environment(), capture_output=True,
-                              text=True, timeout=GUARD_S, check=False)
+        done = subprocess.run(
+            ["unshare", "-m", "sh", "-c", hidden, code],
+            cwd=ROOT,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=GUARD_S,
+            check=False,
+        )
     finally:
         subprocess.run(["ip", "netns", "del", space], check=True)
     assert "neither tc netem nor TAP devices can be used here" in done.stdout and "/dev/net/tun" in done.stdout, done.stderr

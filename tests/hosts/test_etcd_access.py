@@ -20,8 +20,10 @@ from tests.stores.places import EtcdProcess, certificates
 
 pytestmark = [
     pytest.mark.timeout(300),
-    pytest.mark.skipif(shutil.which("etcd") is None or shutil.which("etcdctl") is None,
-                       reason="etcd is not installed: apt-get install etcd-server etcd-client"),
+    pytest.mark.skipif(
+        shutil.which("etcd") is None or shutil.which("etcdctl") is None,
+        reason="etcd is not installed: apt-get install etcd-server etcd-client",
+    ),
     pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed: apt-get install openssl"),
 ]
 PASSWORD = "p@ss:word/with-everything"
@@ -48,9 +50,14 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdProcess]:
     process.start()
     try:
         _control(process, "user", "add", "trainer", "--interactive=false", given=PASSWORD)
-        for words in ("user add root:root", "user grant-role root root", "role add training",
-                      "role grant-permission training readwrite --prefix stretto/", "user grant-role trainer training",
-                      "auth enable"):
+        for words in (
+            "user add root:root",
+            "user grant-role root root",
+            "role add training",
+            "role grant-permission training readwrite --prefix stretto/",
+            "user grant-role trainer training",
+            "auth enable",
+        ):
             _control(process, *words.split())
         yield process
     finally:
@@ -59,8 +66,9 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdProcess]:
 
 def _control(process: EtcdProcess, *words: str, given: str = "") -> None:
     command = ["etcdctl", "--endpoints", process.endpoint, *words]
-    done = subprocess.run(command, env={**os.environ, "ETCDCTL_API": "3"}, input=f"{given}\n", text=True, capture_output=True,
-                          timeout=60, check=False)
+    done = subprocess.run(
+        command, env={**os.environ, "ETCDCTL_API": "3"}, input=f"{given}\n", text=True, capture_output=True, timeout=60, check=False
+    )
     assert done.returncode == 0, (command, done.stdout, done.stderr)
 
 
@@ -118,19 +126,24 @@ def test_a_password_in_the_address_works_and_is_not_kept(near: Callable[..., Job
     assert held is not None and held["shared"]["store"] == f"etcd://trainer@{users.endpoint}"
 
 
-@pytest.mark.parametrize(("who", "secret", "said"), [
-    ("trainer@", "guess", "does not accept user 'trainer' with this password: check both; the password is read from --store-token"),
-    ("nobody@", PASSWORD, "does not accept user 'nobody'"),
-    ("", PASSWORD, "etcd asks for a user: write --store etcd://USER@"),
-])
+@pytest.mark.parametrize(
+    ("who", "secret", "said"),
+    [
+        (
+            "trainer@",
+            "guess",
+            "does not accept user 'trainer' with this password: check both; the password is read from --store-token",
+        ),
+        ("nobody@", PASSWORD, "does not accept user 'nobody'"),
+        ("", PASSWORD, "etcd asks for a user: write --store etcd://USER@"),
+    ],
+)
 def test_who_may_not_come_in_is_told_why(near: Callable[..., Job], users: EtcdProcess, who: str, secret: str, said: str) -> None:
     one = near(f"etcd://{who}{users.endpoint}")
     assert said in refused(start(one, "h1", env={"STRETTO_STORE_TOKEN": secret}))
 
 
-def test_keys_that_the_user_may_not_write_are_named_with_the_grant_that_helps(
-    near: Callable[..., Job], users: EtcdProcess
-) -> None:
+def test_keys_that_the_user_may_not_write_are_named_with_the_grant_that_helps(near: Callable[..., Job], users: EtcdProcess) -> None:
     text = refused(start(near(f"etcd://trainer@{users.endpoint}/lab"), "h1", env=SECRET))
     assert "user 'trainer' may not read and write 'lab/'" in text and "readwrite --prefix lab/" in text
 

@@ -14,13 +14,15 @@ from launching import gone
 
 from stretto.core.journal import Checkpoint, Commit
 from stretto.train.checkpoint.catalog import entries, verify
-from stretto.train.checkpoint.vault import LocalVault
+from stretto.train.checkpoint.storage import LocalVault
 from tests.hosts.cluster import Agent, Job, paced
 from tests.hosts.loopback import Loopback, start
 from tests.stores.places import EtcdProcess
 
-pytestmark = [pytest.mark.timeout(600),
-              pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed: apt-get install etcd-server")]
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed: apt-get install etcd-server"),
+]
 
 
 @pytest.fixture
@@ -34,8 +36,20 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 
 def saving(one: Job, host: str) -> Agent:
-    return start(one, host, "--slots", "1", "--lease", "3", "--checkpoint", str(one.folder / "saves"), "--checkpoint-every", "10",
-                 "--keep", "1000")
+    return start(
+        one,
+        host,
+        "--slots",
+        "1",
+        "--lease",
+        "3",
+        "--checkpoint",
+        str(one.folder / "saves"),
+        "--checkpoint-every",
+        "10",
+        "--keep",
+        "1000",
+    )
 
 
 def everything_of(agent: Agent) -> tuple[list[int], list[int]]:

@@ -52,7 +52,9 @@ def test_two_hosts_have_one_chief_at_the_top_and_a_barrier_holds_across_them(nea
     """The chief of the first host dies before the barrier; everybody waits for the one that replaces it."""
     seen = tmp_path / "seen"
     seen.mkdir()
-    one = near(paced(f"""
+    one = near(
+        paced(
+            f"""
         import signal
         from pathlib import Path
         seen = Path({str(seen)!r})
@@ -66,7 +68,10 @@ def test_two_hosts_have_one_chief_at_the_top_and_a_barrier_holds_across_them(nea
         job.barrier()
         assert (seen / "whole").exists()
         (seen / f"rank-{{WORKER}}").write_text(str(job.rank))
-    """, epochs=5))
+    """,
+            epochs=5,
+        )
+    )
     start(one, "h1", "--slots", "1", workers="3", env=SECRET)
     start(one, "h2", "--slots", "2", workers="3", env=SECRET)
     one.until_workers(3)
@@ -106,8 +111,9 @@ def test_a_slow_worker_of_another_host_than_the_chiefs_gets_fewer_slices(near: C
     start(one, "h1", "--slots", "2", workers="2:3", env=SECRET)
     one.until_workers(2)
     start(one, "h2", "--slots", "1", workers="2:3", env=SECRET)
-    balanced = one.until(lambda: [line for line in one.records() if isinstance(line, RosterLine) and line.cause == "balance"],
-                         why="slices that move")
+    balanced = one.until(
+        lambda: [line for line in one.records() if isinstance(line, RosterLine) and line.cause == "balance"], why="slices that move"
+    )
     shares = {member["worker"]: member["slices"][1] - member["slices"][0] for member in balanced[0].members}
     assert shares["h2.w0"] < min(shares["h1.w0"], shares["h1.w1"])
     assert one.finish() == one.cluster.reference(one)
@@ -157,10 +163,13 @@ def test_clocks_that_jump_by_hours_cost_no_lease_and_no_step(near: Callable[...,
 
 
 @pytest.mark.parametrize("where", [("--store", "etcd://127.0.0.1:1", "--job", "digits"), ("--hosts", "nonesuch1,nonesuch2")])
-@pytest.mark.parametrize(("option", "said"), [
-    (("--replay", "earlier"), "--replay earlier repeats a run on one machine, to the same digest however many hosts it had"),
-    (("--restart-mode", "torchrun"), "--restart-mode torchrun starts its workers on one machine"),
-])
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (("--replay", "earlier"), "--replay earlier repeats a run on one machine, to the same digest however many hosts it had"),
+        (("--restart-mode", "torchrun"), "--restart-mode torchrun starts its workers on one machine"),
+    ],
+)
 def test_replay_and_restart_mode_are_refused_at_once(
     tmp_path: Path, where: tuple[str, ...], option: tuple[str, str], said: str
 ) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from launching import GUARD_S, environment
 
-from stretto.agent.records.folder import RunFolder, every
+from stretto.agent.records.run_folder import RunFolder, every
 from stretto.core.journal import Commit
 from tests.hosts.cluster import Cluster, paced, unavailable
 from tests.hosts.sshd import Sshd
@@ -31,9 +31,15 @@ class Terminal:
     def type(self, *words: str, key: bool = True) -> subprocess.Popen[str]:
         place = self.cluster.network.hosts["h4"]
         with open(self.folder / f"terminal-{len(self.processes)}.out", "w") as out:
-            process = subprocess.Popen(place.inside(sys.executable, "-m", "stretto.cli.main", *words), cwd=self.folder, stdout=out,
-                                       stderr=subprocess.STDOUT, env=environment(self.sshd.environment(key=key)), text=True,
-                                       start_new_session=True)
+            process = subprocess.Popen(
+                place.inside(sys.executable, "-m", "stretto.cli.main", *words),
+                cwd=self.folder,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=environment(self.sshd.environment(key=key)),
+                text=True,
+                start_new_session=True,
+            )
         self.processes.append(process)
         return process
 

@@ -158,10 +158,23 @@ class Run:
             return
         with open(folder.path.parent / f"{folder.name}.out", "a") as out:
             process = subprocess.Popen(
-                [sys.executable, "-m", "stretto.cli.main", "resume", "--runs", str(folder.path.parent), "--workers",
-                 f"1:{max(3, change.workers)}", folder.name],
-                cwd=folder.path.parent.parent, env=environment({"STRETTO_FAILPOINT_PACE": f"header:{self.pace}"}), stdout=out,
-                stderr=subprocess.STDOUT, text=True, start_new_session=True,
+                [
+                    sys.executable,
+                    "-m",
+                    "stretto.cli.main",
+                    "resume",
+                    "--runs",
+                    str(folder.path.parent),
+                    "--workers",
+                    f"1:{max(3, change.workers)}",
+                    folder.name,
+                ],
+                cwd=folder.path.parent.parent,
+                env=environment({"STRETTO_FAILPOINT_PACE": f"header:{self.pace}"}),
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
             )
         self.launched = Launched(process, folder)
         self.lives.append(process)
@@ -190,8 +203,14 @@ class Outcome:
         """
         for commit in self.commits if reference.commits is not None else ():
             expected = reference.commits.get(commit.step)
-            held = {"epoch": commit.epoch, "loader": commit.loader, "first": commit.first, "count": commit.count,
-                    "metrics": dict(commit.metrics), "step": commit.step}
+            held = {
+                "epoch": commit.epoch,
+                "loader": commit.loader,
+                "first": commit.first,
+                "count": commit.count,
+                "metrics": dict(commit.metrics),
+                "step": commit.step,
+            }
             if expected != held:
                 return f"step {commit.step} was committed as {held}, under plain python it is {expected}"
         if self.code == 0:
@@ -204,16 +223,33 @@ class Outcome:
 
 
 def run(
-    launch: Callable[..., Launched], text: str, *, folder: Path, name: str = "job", workers: str = "1:3", start: int = 1,
-    changes: tuple[Change, ...] = (), options: tuple[str, ...] = (),
+    launch: Callable[..., Launched],
+    text: str,
+    *,
+    folder: Path,
+    name: str = "job",
+    workers: str = "1:3",
+    start: int = 1,
+    changes: tuple[Change, ...] = (),
+    options: tuple[str, ...] = (),
 ) -> Outcome:
     """Launches a script, lets a schedule happen to it, and waits for its end."""
     pace = folder / f"{name}.pace"
     set_pace(pace, FAST)
     if any(change.kind == "resume" for change in changes):
         options = (*options, "--checkpoint", str(folder / f"{name}.saved"), "--checkpoint-every", "3")
-    launched = launch(text, "--workers", workers, "--start", str(start), "--max-restarts", "50", *options, name=name,
-                      env={"STRETTO_FAILPOINT_PACE": f"header:{pace}"})
+    launched = launch(
+        text,
+        "--workers",
+        workers,
+        "--start",
+        str(start),
+        "--max-restarts",
+        "50",
+        *options,
+        name=name,
+        env={"STRETTO_FAILPOINT_PACE": f"header:{pace}"},
+    )
     running = Run(launched, pace)
     try:
         for change in changes:
@@ -226,7 +262,11 @@ def run(
     result = launched.folder.read(launched.folder.result) or {}
     events = launched.events("refused", "misplaced")
     return Outcome(
-        code=code, digest=str(result.get("digest")), output=launched.output(), story=tuple(running.story),
-        commits=tuple(one for one in records if isinstance(one, Commit)), findings=audit(records).findings,
+        code=code,
+        digest=str(result.get("digest")),
+        output=launched.output(),
+        story=tuple(running.story),
+        commits=tuple(one for one in records if isinstance(one, Commit)),
+        findings=audit(records).findings,
         refusals="\n".join(event.text for event in events),
     )

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from stretto.train.data.samples import Source, Wanted, cut
-from stretto.train.randomness import seed_all
+from stretto.train.data.sample_reader import SliceRequest, Source, cut
+from stretto.train.rng import seed_all
 
 
 class OracleStep:
@@ -39,7 +39,7 @@ class OracleStep:
             self._weight = (high - low) / self.count
             for p in parameters:
                 p.grad = None
-            data = loader.source[Wanted(self.epoch, self.first, slice, low, high)]
+            data = loader.source[SliceRequest(self.epoch, self.first, slice, low, high)]
             if loader.train:
                 seed_all(job.seed, self.index, 0, slice)
             yield data

@@ -19,7 +19,9 @@ GUARD_S = 120.0
 """Only against hanging for ever."""
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed", "torch.utils.data", "torch._dynamo", "stretto.train.entry.worker"])
+_context.set_forkserver_preload(
+    ["torch", "torch.distributed", "torch.utils.data", "torch._dynamo", "stretto.train.entry.script_runner"]
+)
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,9 @@ def plain(path: Path, *, cwd: Path, oracle: bool = False) -> Ended:
 
 def _fresh(path: Path, *, cwd: Path) -> Ended:
     """In a new interpreter: processes that read samples import the script, which a forked one could not show them."""
-    done = subprocess.run([sys.executable, str(path)], cwd=cwd, env=environment(), capture_output=True, text=True, timeout=GUARD_S,
-                          check=False)
+    done = subprocess.run(
+        [sys.executable, str(path)], cwd=cwd, env=environment(), capture_output=True, text=True, timeout=GUARD_S, check=False
+    )
     return Ended(done.returncode, done.stdout + done.stderr, None)
 
 
@@ -88,15 +91,15 @@ def _child(path: str, cwd: str, log: str, trace: str, oracle: bool) -> None:
 
 def _record_commits(trace: str) -> None:
     """Writes each committed step as it would be in a journal."""
-    from stretto.train.telling import Telling
+    from stretto.train.reporting import AgentReporter
 
-    committed = Telling.committed
+    committed = AgentReporter.committed
     file = open(trace, "w", buffering=1)  # noqa: SIM115
 
-    def recording(self: Telling, step: Any) -> None:
+    def recording(self: AgentReporter, step: Any) -> None:
         committed(self, step)
         assert self.last_commit is not None
         said = {name: self.last_commit[name] for name in ("step", "epoch", "loader", "first", "count", "metrics")}
         file.write(json.dumps(said) + "\n")
 
-    Telling.committed = recording  # type: ignore[method-assign]
+    AgentReporter.committed = recording  # type: ignore[method-assign]

@@ -60,7 +60,9 @@ optimizer = torch.optim.{OPTIMIZER}
 '''
 
 OPTIMIZERS = (
-    "SGD(model.parameters(), lr=0.1, momentum=0.9)", "AdamW(model.parameters(), lr=0.01)", "SGD(model.parameters(), lr=0.1)",
+    "SGD(model.parameters(), lr=0.1, momentum=0.9)",
+    "AdamW(model.parameters(), lr=0.01)",
+    "SGD(model.parameters(), lr=0.1)",
 )
 SCHEDULERS = (
     "torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.7)",
@@ -69,7 +71,7 @@ SCHEDULERS = (
     "torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min(1.0, 0.2 + 0.1 * n))",
 )
 
-EVALUATE = '''\
+EVALUATE = """\
 
 def evaluate():
     model.eval()
@@ -81,7 +83,7 @@ def evaluate():
     return val.metrics["loss"]
 
 
-'''
+"""
 
 
 @dataclass(frozen=True)
@@ -102,17 +104,21 @@ LOOPS = ("before steps", "before slices", "after slices", "after steps")
 STATEMENTS: dict[str, Statement] = {
     "scheduler": Statement("scheduler.step()", LOOPS, ("scheduler",)),
     "scheduler from the second epoch on": Statement("if epoch > 0: scheduler.step()", ("before steps",), ("scheduler",)),
-    "scheduler every third step": Statement("if job.step % 3 == 0: scheduler.step()", ("before slices", "after slices"),
-                                            ("scheduler",)),
+    "scheduler every third step": Statement(
+        "if job.step % 3 == 0: scheduler.step()", ("before slices", "after slices"), ("scheduler",)
+    ),
     "ema": Statement("ema.update(model)", ANYWHERE, ("ema",)),
     "counter": Statement("counter.value += 1", ANYWHERE, ("counter",)),
     "counter decides the rate": Statement(
-        "counter.value += 1\noptimizer.param_groups[0]['lr'] = 0.1 / (1 + counter.value % 3)", LOOPS, ("counter",)),
+        "counter.value += 1\noptimizer.param_groups[0]['lr'] = 0.1 / (1 + counter.value % 3)", LOOPS, ("counter",)
+    ),
     "job.state counts": Statement("job.state.seen = getattr(job.state, 'seen', 0) + 1", LOOPS),
     "shared dict counts": Statement("best['bad'] += 1", ANYWHERE, ("best",)),
     "shared dict keeps the best": Statement(
         "now = evaluate()\nif now < best['loss']: best['loss'] = now\nelse: best['bad'] += 1",
-        ("before steps", "after steps"), ("best",)),
+        ("before steps", "after steps"),
+        ("best",),
+    ),
     "evaluation": Statement("evaluate()", ANYWHERE),
     "evaluation every fifth step": Statement("if job.step % 5 == 2: evaluate()", ("before slices", "after slices")),
     "evaluation every second epoch": Statement("if epoch % 2: evaluate()", ("before steps", "after steps")),
@@ -124,10 +130,12 @@ STATEMENTS: dict[str, Statement] = {
     "clip": Statement("nn.utils.clip_grad_norm_(model.parameters(), 0.5)", ("after slices",)),
     "decay by hand": Statement("with torch.no_grad():\n    for p in model.parameters(): p.mul_(0.999)", ANYWHERE),
     "local counter steps the scheduler": Statement(
-        "count += 1\nif count % 4 == 0: scheduler.step()", ("before slices", "after slices"), ("scheduler",), "count = 0"),
+        "count += 1\nif count % 4 == 0: scheduler.step()", ("before slices", "after slices"), ("scheduler",), "count = 0"
+    ),
     "local counter evaluates": Statement("count += 1\nif count % 5 == 0: evaluate()", ("after slices",), (), "count = 0"),
     "local early stopping": Statement(
-        "now = evaluate()\nlosses.append(now)\nif len(losses) > 2: break", ("after steps",), (), "losses = []"),
+        "now = evaluate()\nlosses.append(now)\nif len(losses) > 2: break", ("after steps",), (), "losses = []"
+    ),
     "local loss": Statement("if 'loss' in step.metrics: total += step.metrics['loss']", ("after slices",), (), "total = 0.0"),
     "draw in a slice": Statement("x = x + 0.01 * torch.randn_like(x)", ("in a slice",)),
     "numpy draw in a slice": Statement("x = x * float(np.random.uniform(0.9, 1.1))", ("in a slice",)),
@@ -191,8 +199,11 @@ class Program:
         lines += ["    for i, step in enumerate(data):" if self.accumulation == "enumerate" else "    for step in data:"]
         lines += ["        optimizer.zero_grad()"] if self.zero_grad == "top" else []
         lines += [*self._at("before slices", 2), "        for x, y in step:", *self._at("in a slice", 3)]
-        lines += ["            loss = F.cross_entropy(model(x), y, label_smoothing=strength)", "            loss.backward()",
-                  "            step.log(loss=loss)"]
+        lines += [
+            "            loss = F.cross_entropy(model(x), y, label_smoothing=strength)",
+            "            loss.backward()",
+            "            step.log(loss=loss)",
+        ]
         lines += [*self._at("after slices", 2), *self._stepping(), *self._at("after steps", 1), *self._at("after epochs", 0)]
         return "\n".join([*lines, 'print("digest", job.digest())', ""])
 
@@ -203,8 +214,9 @@ class Program:
         return [f"        {line}" for line in (step if not condition else [*condition, *(f"    {line}" for line in step)])]
 
     def _at(self, place: str, depth: int) -> list[str]:
-        return [f"{'    ' * depth}{line}" for at, name in self.statements if at == place
-                for line in STATEMENTS[name].text.splitlines()]
+        return [
+            f"{'    ' * depth}{line}" for at, name in self.statements if at == place for line in STATEMENTS[name].text.splitlines()
+        ]
 
 
 def program(seed: int) -> Program:
@@ -218,7 +230,12 @@ def program(seed: int) -> Program:
     optimizer, scheduler = chance.randrange(len(OPTIMIZERS)), chance.randrange(len(SCHEDULERS))
     norm, tail = chance.random() < 0.3, chance.choice(["drop", "drop", "keep"])
     return Program(
-        tuple(sorted(placed, key=lambda one: PLACES.index(one[0]))), accumulation,
-        "after the step" if accumulation != "none" and zero_grad == "top" else zero_grad, epochs, optimizer, scheduler,
-        norm and tail == "drop", tail,  # the slices of a short last batch have one sample, too few for normalisation
+        tuple(sorted(placed, key=lambda one: PLACES.index(one[0]))),
+        accumulation,
+        "after the step" if accumulation != "none" and zero_grad == "top" else zero_grad,
+        epochs,
+        optimizer,
+        scheduler,
+        norm and tail == "drop",
+        tail,  # the slices of a short last batch have one sample, too few for normalisation
     )

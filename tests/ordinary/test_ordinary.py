@@ -67,8 +67,14 @@ class Promise:
 def schedules() -> dict[str, tuple[str, int, tuple[Change, ...]]]:
     """Names of runs: their workers, how many they begin with, and what happens to them."""
     chances = {f"random {seed}": ("1:3", 1, random_schedule(seed, steps=32)) for seed in range(FIRST, FIRST + SEEDS)}
-    return {"one": ("1", 1, ()), "three": ("3", 3, ()), "changes": ("1:3", 1, CHANGES), "resumes": ("1:3", 1, RESUME),
-            "both": ("1:3", 1, BOTH), **chances}
+    return {
+        "one": ("1", 1, ()),
+        "three": ("3", 3, ()),
+        "changes": ("1:3", 1, CHANGES),
+        "resumes": ("1:3", 1, RESUME),
+        "both": ("1:3", 1, BOTH),
+        **chances,
+    }
 
 
 def names() -> list[str]:

@@ -35,8 +35,12 @@ FOUND = {
     "epochs counted by range": (Program((("after steps", "scheduler"),), epochs="range"), JOIN),
 }
 """What broke the rule once, cut down to what it takes."""
-SHORT = ("a scheduler that steps before the loop, resumed", "an evaluation before the loop", "accumulation by enumerate",
-         "early stopping by a list")
+SHORT = (
+    "a scheduler that steps before the loop, resumed",
+    "an evaluation before the loop",
+    "accumulation by enumerate",
+    "early stopping by a list",
+)
 
 
 def holds(tried: Program, changes: tuple[Change, ...], folder: Path) -> None:

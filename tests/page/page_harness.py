@@ -25,9 +25,14 @@ ARTIFACTS = ROOT / "artifacts"
 GUARD_S = 120.0
 """Only against hanging for ever: the machine may be busy."""
 FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 DESK = (1280, 800)
 PHONE = (390, 844)
 expect.set_options(timeout=GUARD_S * 1000)
@@ -132,9 +137,14 @@ class Served:
         command = [sys.executable, "-m", "stretto.cli.main", "serve", "--home", str(self.home), "--port", str(self.port)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
         self.process = subprocess.Popen(
-            [*command, *self.options], stdout=subprocess.PIPE, stderr=self.errors, text=True, env=environment, cwd=self.home,
+            [*command, *self.options],
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+            env=environment,
+            cwd=self.home,
             start_new_session=True,
-        )  # fmt: skip
+        )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         printed = re.search(r"#token=(\S+)", line)

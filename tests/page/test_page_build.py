@@ -52,7 +52,7 @@ def test_nothing_in_the_build_comes_from_elsewhere() -> None:
     index = (STATIC / "index.html").read_text()
     assert "<style" not in index
     assert "style=" not in index
-    assert "<script type=\"module\" crossorigin src=\"/app.js\"></script>" in index
+    assert '<script type="module" crossorigin src="/app.js"></script>' in index
     assert index.count("<script") == 1
     for name, body in contents(STATIC).items():
         if name.endswith((".html", ".css")):

@@ -91,8 +91,9 @@ class Choppy(http.server.BaseHTTPRequestHandler):
         import httpx
 
         headers = {key: value for key, value in self.headers.items() if key.lower() not in ("host", "connection", "origin")}
-        with httpx.stream("GET", self.target + self.path, headers={**headers, "Accept-Encoding": "identity"}, timeout=None,
-                          trust_env=False) as answer:  # fmt: skip
+        with httpx.stream(
+            "GET", self.target + self.path, headers={**headers, "Accept-Encoding": "identity"}, timeout=None, trust_env=False
+        ) as answer:
             self.send_response(answer.status_code)
             for key, value in answer.headers.items():
                 if key.lower() not in ("transfer-encoding", "content-length", "connection"):

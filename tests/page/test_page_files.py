@@ -11,7 +11,7 @@ from server_harness import Running
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from stretto.server.api.pages import Pages
+from stretto.server.api.static_files import Pages
 
 
 def get(server: Running, path: str, **headers: str) -> httpx.Response:

@@ -12,10 +12,10 @@ from stretto.membership.protocol import (
     Break,
     Dismiss,
     Fail,
+    LeaderView,
     Lost,
     Phase,
     Publish,
-    View,
     WorkerStatus,
     decide,
     over,
@@ -30,14 +30,17 @@ def status(worker: str, phase: Phase = Phase.MEMBER, *, agent: str = "a", **fact
 
 def roster(number: int, *workers: str, agents: dict[str, str] | None = None, **fields: object) -> Roster:
     spans = deal(8, len(workers))
-    members = tuple(Member(worker, (agents or {}).get(worker, "a"), ("a", int(worker[1:])), span)
-                    for worker, span in zip(workers, spans, strict=True))
+    members = tuple(
+        Member(worker, (agents or {}).get(worker, "a"), ("a", int(worker[1:])), span)
+        for worker, span in zip(workers, spans, strict=True)
+    )
     return Roster(number, members, **fields)  # type: ignore[arg-type]
 
 
-def view(last: Roster | None, *statuses: WorkerStatus, broken: int = 0, wanted: int = 2, least: int = 1, most: int = 8,
-         **fields: object) -> View:
-    return View(last, broken, {one.worker: one for one in statuses}, wanted, least, most, 8, 1, **fields)  # type: ignore[arg-type]
+def view(
+    last: Roster | None, *statuses: WorkerStatus, broken: int = 0, wanted: int = 2, least: int = 1, most: int = 8, **fields: object
+) -> LeaderView:
+    return LeaderView(last, broken, {one.worker: one for one in statuses}, wanted, least, most, 8, 1, **fields)  # type: ignore[arg-type]
 
 
 def members(*names: str, number: int, tick: int = 5, **facts: object) -> list[WorkerStatus]:
@@ -137,9 +140,14 @@ def test_a_first_roster_that_was_replaced_although_somebody_had_entered_it_is_br
     assert not any(isinstance(one, Break) for one in decide(view(roster(2, "w1", joined=("w1",)), entered_since)))
 
 
-@pytest.mark.parametrize("trouble", [
-    {"phase": Phase.GONE}, {"halted": 3},
-], ids=["died", "its exchange failed"])
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        {"phase": Phase.GONE},
+        {"halted": 3},
+    ],
+    ids=["died", "its exchange failed"],
+)
 def test_a_member_in_trouble_breaks_everything_up_to_the_last_number(trouble: dict[str, object]) -> None:
     plan = roster(4, "w1", "w2", "w3", base=3, joined=("w3",))
     statuses = [*members("w1", number=3), status("w2", roster=3, tick=5), status("w3", Phase.READY)]
@@ -300,14 +308,20 @@ def test_nothing_is_published_when_all_have_finished_and_the_job_is_over() -> No
 
 
 def test_the_job_is_over_when_the_rest_stopped_just_short_of_the_end() -> None:
-    known = view(roster(3, "w1", "w2"), status("w1", Phase.FINISHED, roster=3, tick=9), status("w2", roster=3, tick=8, halted=3),
-                 broken=3)
+    known = view(
+        roster(3, "w1", "w2"), status("w1", Phase.FINISHED, roster=3, tick=9), status("w2", roster=3, tick=8, halted=3), broken=3
+    )
     assert over(known)
 
 
 def test_those_who_stand_where_another_has_finished_are_rescued_to_finish_too() -> None:
-    known = view(roster(3, "w1", "w2", "w3"), status("w1", Phase.FINISHED, roster=3, tick=9), status("w2", Phase.GONE),
-                 status("w3", roster=3, tick=9, halted=3), broken=3)
+    known = view(
+        roster(3, "w1", "w2", "w3"),
+        status("w1", Phase.FINISHED, roster=3, tick=9),
+        status("w2", Phase.GONE),
+        status("w3", roster=3, tick=9, halted=3),
+        broken=3,
+    )
     assert published(decide(known)).workers == ("w3",)
 
 
@@ -321,8 +335,12 @@ def test_a_script_that_ends_early_on_one_worker_fails_the_job() -> None:
 def test_the_workers_of_a_host_are_neighbours_and_whoever_stays_keeps_its_place() -> None:
     agents = {"w1": "a", "w2": "b"}
     last = roster(3, "w1", "w2", agents=agents)
-    statuses = [status("w1", agent="a", roster=3, tick=5), status("w2", agent="b", roster=3, tick=5),
-                status("w3", Phase.READY, agent="a"), status("w4", Phase.READY, agent="b")]
+    statuses = [
+        status("w1", agent="a", roster=3, tick=5),
+        status("w2", agent="b", roster=3, tick=5),
+        status("w3", Phase.READY, agent="a"),
+        status("w4", Phase.READY, agent="b"),
+    ]
     plan = published(decide(view(last, *statuses, wanted=4)))
     assert plan.workers == ("w1", "w3", "w2", "w4")
     assert [len(member.share) for member in plan.members] == [2, 2, 2, 2]

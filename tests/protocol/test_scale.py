@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from stretto.membership import keys
-from stretto.membership.leader import Office, look, next_writes
-from stretto.membership.status import Phase, WorkerStatus
+from stretto.membership import store_schema
+from stretto.membership.leader import Leadership, look, next_writes
+from stretto.membership.stores.mvcc_table import MvccTable
 from stretto.membership.stores.store import Guard, Put
-from stretto.membership.stores.table import Table
-from stretto.membership.timing import Absences, Timing
+from stretto.membership.timeouts import MissingAgents, Timeouts
+from stretto.membership.worker_status import Phase, WorkerStatus
 
 PER_AGENT = 8
 
@@ -21,18 +21,23 @@ class Big:
     """A job whose agents do nothing but obey, each with one transaction for all of its workers."""
 
     workers: int
-    table: Table
+    table: MvccTable
     transactions: int = 0
     decisions: int = 0
     bytes_published: int = 0
 
     @staticmethod
     def of(workers: int) -> Big:
-        big = Big(workers, Table())
+        big = Big(workers, MvccTable())
         job = {"least": workers, "most": workers + 1, "slices": workers + 1}
-        puts = [Put(keys.JOB, keys.text(job)), Put(keys.WANTED, keys.text({"workers": workers})),
-                Put(keys.LEADER, keys.text({"agent": "a0", "term": 1, "lease": 1}))]
-        puts += [Put(keys.AGENTS + agent, keys.text({"agent": agent, "slots": PER_AGENT + 1})) for agent in big.agents]
+        puts = [
+            Put(store_schema.JOB, store_schema.text(job)),
+            Put(store_schema.WANTED, store_schema.text({"workers": workers})),
+            Put(store_schema.LEADER, store_schema.text({"agent": "a0", "term": 1, "lease": 1})),
+        ]
+        puts += [
+            Put(store_schema.AGENTS + agent, store_schema.text({"agent": agent, "slots": PER_AGENT + 1})) for agent in big.agents
+        ]
         big.table.commit(puts)
         for agent in big.agents:
             big.report(agent, phase=Phase.READY)
@@ -47,16 +52,17 @@ class Big:
         return [f"w{k}" for k in range(first, first + PER_AGENT)]
 
     def report(self, agent: str, **facts: object) -> None:
-        fresh = [WorkerStatus(name, agent, Phase.READY, int(name[1:]), slices=self.workers + 1, shape="s")
-                 for name in self.names(agent)]
+        fresh = [
+            WorkerStatus(name, agent, Phase.READY, int(name[1:]), slices=self.workers + 1, shape="s") for name in self.names(agent)
+        ]
         statuses = [replace(status, **facts) for status in fresh]  # type: ignore[arg-type]
-        self.table.commit([Put(keys.WORKERS + one.worker, keys.text(one.document())) for one in statuses])
+        self.table.commit([Put(store_schema.WORKERS + one.worker, store_schema.text(one.document())) for one in statuses])
         self.transactions += 1
 
     def lead(self) -> None:
         """Decides until there is nothing more to do."""
-        guard = Guard(keys.LEADER, keys.revision(self.table.entries, keys.LEADER))
-        office = Office(guard, 1, Absences(Timing(), 0.0))
+        guard = Guard(store_schema.LEADER, store_schema.revision(self.table.entries, store_schema.LEADER))
+        office = Leadership(guard, 1, MissingAgents(Timeouts(), 0.0))
         for _ in range(10):
             self.decisions += 1
             due = next_writes(self.table.entries, look(self.table.entries, office, now=10.0), office)
@@ -65,11 +71,11 @@ class Big:
             _, write = due[0]
             assert self.table.commit(write.puts, guards=write.guards) is not None
             self.transactions += 1
-            self.bytes_published += sum(len(put.value or "") for put in write.puts if put.key == keys.ROSTER)
+            self.bytes_published += sum(len(put.value or "") for put in write.puts if put.key == store_schema.ROSTER)
         raise AssertionError("the leader does not come to rest")
 
     def enter(self) -> None:
-        last = keys.roster(self.table.entries)
+        last = store_schema.roster(self.table.entries)
         assert last is not None
         for agent in self.agents:
             self.report(agent, phase=Phase.MEMBER, roster=last.number, tick=0)
@@ -81,11 +87,15 @@ def cost_of_a_join(workers: int) -> Big:
     big.enter()
     big.lead()
     newcomer = WorkerStatus("w999999", "a0", Phase.READY, 999_999, slices=workers + 1, shape="s")
-    big.table.commit([Put(keys.WORKERS + newcomer.worker, keys.text(newcomer.document())),
-                      Put(keys.WANTED, keys.text({"workers": workers + 1}))])
+    big.table.commit(
+        [
+            Put(store_schema.WORKERS + newcomer.worker, store_schema.text(newcomer.document())),
+            Put(store_schema.WANTED, store_schema.text({"workers": workers + 1})),
+        ]
+    )
     big.transactions = big.decisions = big.bytes_published = 0
     big.lead()
-    plan = keys.roster(big.table.entries)
+    plan = store_schema.roster(big.table.entries)
     assert plan is not None
     assert plan.joined == ("w999999",)
     assert len(plan.members) == workers + 1

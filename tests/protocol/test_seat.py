@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stretto.core.roster import Member, Roster
 from stretto.core.slices import deal
-from stretto.membership.seat import Seat
+from stretto.membership.member_state import MemberState
 
 
 def roster(number: int, *workers: str, **fields: object) -> Roster:
@@ -12,8 +12,8 @@ def roster(number: int, *workers: str, **fields: object) -> Roster:
     return Roster(number, members, **fields)  # type: ignore[arg-type]
 
 
-def seated(number: int = 3, tick: int = 5) -> Seat:
-    seat = Seat("w1")
+def seated(number: int = 3, tick: int = 5) -> MemberState:
+    seat = MemberState("w1")
     seat.enter(roster(number, "w1", "w2"), tick=tick)
     return seat
 
@@ -79,7 +79,7 @@ def test_a_late_halt_does_not_stop_a_newer_roster() -> None:
     assert not seat.halt(4)
     assert seat.roster is not None
     assert seat.halted == 4
-    fresh = Seat("w9")
+    fresh = MemberState("w9")
     fresh.hear(roster(8, "w1", "w9", base=7))
     assert not fresh.halt(4)
     assert fresh.plan is not None

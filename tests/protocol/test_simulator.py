@@ -21,8 +21,10 @@ PARTS = 10
 def test_every_promise_holds_for_every_seed(part: int) -> None:
     share = -(-SEEDS // PARTS)
     broken = [report for report in map(simulate, range(part * share, min(SEEDS, (part + 1) * share))) if report.failure]
-    assert not broken, "\n".join(f"seed {report.seed}: {report.failure[:300]}\n  replay: python -m stretto.simulation.rosters "
-                                 f"--seed {report.seed}" for report in broken)
+    assert not broken, "\n".join(
+        f"seed {report.seed}: {report.failure[:300]}\n  replay: python -m stretto.simulation.rosters --seed {report.seed}"
+        for report in broken
+    )
 
 
 def test_a_worker_of_an_earlier_life_that_was_taken_for_a_newcomer_does_not_hold_up_the_job() -> None:
@@ -33,8 +35,17 @@ def test_a_worker_of_an_earlier_life_that_was_taken_for_a_newcomer_does_not_hold
 
 def test_the_same_seed_is_the_same_story_in_any_process() -> None:
     source = "from stretto.simulation.rosters.run import simulate; print('\\n'.join(simulate(12).log))"
-    runs = [subprocess.run([sys.executable, "-c", source], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True,
-                           text=True, check=True, timeout=120).stdout for seed in ("1", "2")]
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", source],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        ).stdout
+        for seed in ("1", "2")
+    ]
     assert runs[0] == runs[1]
     assert runs[0].rstrip("\n") == "\n".join(simulate(12).log)
 
@@ -48,8 +59,9 @@ def test_seeds_differ_and_cover_breaks_rescues_new_lives_and_finished_jobs() -> 
     assert all("finished" in report.log[-1] or any("outcome" in line for line in report.log) for report in reports)
 
 
-def test_a_failure_prints_its_seed_and_the_command_that_replays_it(monkeypatch: pytest.MonkeyPatch,
-                                                                   capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_prints_its_seed_and_the_command_that_replays_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (mutant,) = [mutant for mutant in MUTANTS if mutant.name == "a tick is counted twice"]
     mutant.apply(monkeypatch)
     monkeypatch.setattr(sys, "argv", ["rosters", "--seeds", "12"])
@@ -60,8 +72,9 @@ def test_a_failure_prints_its_seed_and_the_command_that_replays_it(monkeypatch: 
     assert ", 0 broken" not in printed.splitlines()[-1]
 
 
-def test_the_closing_line_counts_seeds_events_and_failures(monkeypatch: pytest.MonkeyPatch,
-                                                           capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_closing_line_counts_seeds_events_and_failures(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "argv", ["rosters", "--seeds", "2", "--from", "3"])
     assert command.main() == 0
     assert capsys.readouterr().out.startswith("2 seeds, ")

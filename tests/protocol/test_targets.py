@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from stretto.core.roster import Member, Roster
 from stretto.core.slices import Span
-from stretto.membership.protocol import Phase, View, WorkerStatus
+from stretto.membership.protocol import LeaderView, Phase, WorkerStatus
 from stretto.membership.targets import shut_out, targets
 
 
-def view(*statuses: WorkerStatus, wanted: int, least: int = 1, most: int = 8) -> View:
-    return View(None, 0, {one.worker: one for one in statuses}, wanted, least, most, 0, 1)
+def view(*statuses: WorkerStatus, wanted: int, least: int = 1, most: int = 8) -> LeaderView:
+    return LeaderView(None, 0, {one.worker: one for one in statuses}, wanted, least, most, 0, 1)
 
 
 def worker(name: str, agent: str, phase: Phase = Phase.MEMBER, **facts: bool) -> WorkerStatus:

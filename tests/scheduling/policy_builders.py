@@ -10,7 +10,7 @@ import pytest
 
 from stretto.batching.goodput import BatchRange, GoodputModel
 from stretto.batching.throughput import ThroughputModel
-from stretto.scheduling.words import Job, Node
+from stretto.scheduling.types import ClusterNode, SchedulableJob
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ThroughputModel(0.02, 0.001, 0.08, 0.002, 0.02, 0.001, 1.5)
@@ -23,16 +23,16 @@ def model(*, scale: float = 1.0, noise: float = 20.0, sync: float = 1.0) -> Good
     return GoodputModel(speeds, 1.0, noise, BATCH)
 
 
-def job(name: str, **fields: Any) -> Job:
+def job(name: str, **fields: Any) -> SchedulableJob:
     fields.setdefault("arrival_s", 0.0)
     fields.setdefault("most", 16)
     fields.setdefault("profiled", 8)
     fields.setdefault("models", {"default": model()})
-    return Job(name, **fields)
+    return SchedulableJob(name, **fields)
 
 
-def nodes(count: int, slots: int = 4, **fields: Any) -> list[Node]:
-    return [Node(f"n{number:02d}", slots, **fields) for number in range(count)]
+def nodes(count: int, slots: int = 4, **fields: Any) -> list[ClusterNode]:
+    return [ClusterNode(f"n{number:02d}", slots, **fields) for number in range(count)]
 
 
 def traces() -> Path:

@@ -13,7 +13,7 @@ from policy_builders import BATCH, MODEL, job, model, nodes
 from stretto.batching import throughput as module
 from stretto.batching.goodput import BatchRange, GoodputModel, candidates, gain, goodputs
 from stretto.batching.throughput import Observation, ThroughputModel, fit, overlap
-from stretto.scheduling.options import BATCHES, options
+from stretto.scheduling.candidate_sizes import BATCHES, options
 
 
 def test_a_step_is_the_overlap_of_gradients_and_exchange() -> None:
@@ -150,7 +150,8 @@ def test_a_job_in_slices_has_the_time_of_its_busiest_workers_slices():
     assert model.choose(nodes=1, workers=3).goodput == pytest.approx(64 / 0.084)
     for workers, rounds in ((1, 8), (3, 3)):
         assert speeds.step_s(nodes=1, workers=workers, local_batch=8, accumulation=rounds - 1) == pytest.approx(
-            {1: 0.164, 3: 0.084}[workers])
+            {1: 0.164, 3: 0.084}[workers]
+        )
 
 
 def test_the_batch_of_a_job_in_slices_is_what_its_gain_is_of():
@@ -165,4 +166,5 @@ def test_a_model_of_slices_is_told_to_simulators_as_one_of_local_batches():
     whole = sliced.whole(batch=64, slices=8)
     for workers, rounds in ((1, 8), (2, 4), (8, 1)):
         assert whole.step_s(nodes=1, workers=workers, local_batch=64 / workers) == pytest.approx(
-            sliced.step_s(nodes=1, workers=workers, local_batch=8, accumulation=rounds - 1))
+            sliced.step_s(nodes=1, workers=workers, local_batch=8, accumulation=rounds - 1)
+        )

@@ -12,10 +12,10 @@ from stretto.scheduling.genetic import Effort
 from stretto.scheduling.policies.optimus import optimus
 from stretto.scheduling.policies.pollux import pollux
 from stretto.scheduling.policies.tiresias import tiresias
-from stretto.scheduling.words import Node, Policy
+from stretto.scheduling.types import ClusterNode, Policy
 from stretto.simulation.cluster.build import build
-from stretto.simulation.cluster.engine import Settings, Simulation
-from stretto.simulation.cluster.job import Restart
+from stretto.simulation.cluster.engine import Simulation, SimulationSettings
+from stretto.simulation.cluster.job import RestartCost
 from stretto.simulation.cluster.report import completion_times
 from stretto.simulation.cluster.trace import read_trace
 
@@ -33,12 +33,12 @@ OPTIMUS = {
     "2.0": (10807, 8363, 11830, 6998),
 }
 POLLUX = {"0.5": (1060, 1311, 977, 2881)}
-NODES = [Node(f"node-{n:02d}", 4) for n in range(16)]
+NODES = [ClusterNode(f"node-{n:02d}", 4) for n in range(16)]
 
 
 def average(policy: Policy, name: str, load: str, number: int, *, restart_s: float = 30.0) -> float:
     jobs = build(read_trace(workload(load, number)), policy=name)
-    return float(np.mean(completion_times(Simulation(jobs, NODES, policy, Settings(costs=Restart(restart_s))).run())))
+    return float(np.mean(completion_times(Simulation(jobs, NODES, policy, SimulationSettings(costs=RestartCost(restart_s))).run())))
 
 
 def cases(table: dict[str, tuple[int, ...]], quick: str) -> list:

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from stretto.cli.simulate import command
 from stretto.core.errors import UsageError
-from stretto.simulation.cluster.clusters import read_cluster
-from stretto.simulation.cluster.recorded import from_server, read_recorded
+from stretto.simulation.cluster.cluster_spec import read_cluster
+from stretto.simulation.cluster.recorded_trace import from_server, read_recorded
 from stretto.simulation.cluster.trace import read_trace
 
 HEADER = "name,time,steps,batch_size,step_s\n"

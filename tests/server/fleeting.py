@@ -13,10 +13,10 @@ from pathlib import Path
 
 import uvicorn
 
-from stretto.clusters.base import Assignment, NodeInfo, Seen, Sighting, Work
+from stretto.clusters.base import Assignment, ClusterEvent, EventKind, NodeInfo, Work
 from stretto.server import app
-from stretto.server.running import address, listen, login
-from stretto.server.settings import Settings
+from stretto.server.serve import address, listen, login
+from stretto.server.settings import ServerSettings
 
 
 class Fleeting:
@@ -33,17 +33,17 @@ class Fleeting:
     async def apply(self, wanted: Sequence[Assignment]) -> None:
         self.wanted = {(one.job, one.life): one for one in wanted}
 
-    async def watch(self) -> AsyncIterator[Sequence[Sighting]]:
+    async def watch(self) -> AsyncIterator[Sequence[ClusterEvent]]:
         while not self.closed:
             await asyncio.sleep(0.05)
-            found: list[Sighting] = []
+            found: list[ClusterEvent] = []
             for key, one in list(self.wanted.items()):
                 if key not in self.seen:
                     self.seen[key] = 0.0
                     line = {"kind": "switch", "t": 1.0, "step": 0, "workers": one.workers, "cause": "start", "pause_ms": 1.0}
-                    found += [Sighting(Seen.STARTED, *key), Sighting(Seen.LINES, *key, lines=[line], offset=10)]
+                    found += [ClusterEvent(EventKind.STARTED, *key), ClusterEvent(EventKind.LINES, *key, lines=[line], offset=10)]
                 elif one.stop is not None or self.seen[key] > 20:
-                    found.append(Sighting(Seen.GONE, *key, code=0))
+                    found.append(ClusterEvent(EventKind.GONE, *key, code=0))
                     del self.wanted[key]
                 self.seen[key] += 1
             if found:
@@ -66,7 +66,7 @@ class Fleeting:
 
 
 def main() -> None:
-    settings = Settings(home=Path(sys.argv[1]), port=0, policy="fifo", interval_s=1.0, rate=1e6, most_jobs=2000)
+    settings = ServerSettings(home=Path(sys.argv[1]), port=0, policy="fifo", interval_s=1.0, rate=1e6, most_jobs=2000)
     server = app.build(settings, cluster=Fleeting())
     listening = listen(settings)
     port = listening.getsockname()[1]

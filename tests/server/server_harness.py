@@ -24,7 +24,7 @@ from pathlib import Path
 if "STRETTO_TEST_CLOCK" in os.environ:
     offset, real = Path(os.environ["STRETTO_TEST_CLOCK"]), time.time
     time.time = lambda: real() + float(offset.read_text() or 0)
-from stretto.server.running import serve
+from stretto.server.serve import serve
 from stretto.server.settings import Settings
 given = json.loads(sys.argv[1])
 for key in ("home",):

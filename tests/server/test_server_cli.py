@@ -23,9 +23,15 @@ PROGRAM = "from stretto.cli.main import main; main()"
 
 def stretto(server: Running, *arguments: str, cwd: Path | None = None, code: int = 0) -> str:
     environment = {**os.environ, "STRETTO_SERVER": server.url, "STRETTO_TOKEN": server.token, "COLUMNS": "250"}
-    result = subprocess.run([sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True,
-        env=environment, cwd=cwd, timeout=200,
-                            check=False)  # fmt: skip
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=cwd,
+        timeout=200,
+        check=False,
+    )
     assert result.returncode == code, result.stdout + result.stderr
     assert "Traceback" not in result.stderr
     return result.stdout + result.stderr
@@ -198,9 +204,14 @@ def test_mistakes_are_told_without_a_traceback(server: Running, tmp_path: Path) 
     assert "cannot be read" in stretto(server, "submit", "nothing.yaml", cwd=tmp_path, code=2)
     assert "error: name: small letters" in stretto(server, "submit", "--name", "X_Y", "--", "python", "t.py", code=1)
     environment = {**os.environ, "STRETTO_SERVER": "http://127.0.0.1:9", "STRETTO_TOKEN": "x"}
-    result = subprocess.run([sys.executable, "-c", "from stretto.cli.main import main; main()", "nodes"],
-        capture_output=True, text=True,
-                            env=environment, check=False, timeout=200)  # fmt: skip
+    result = subprocess.run(
+        [sys.executable, "-c", "from stretto.cli.main import main; main()", "nodes"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+        timeout=200,
+    )
     assert result.returncode == 1
     assert "is `stretto serve` running?" in result.stderr
 
@@ -232,12 +243,19 @@ def test_a_server_with_a_home_of_its_own_says_what_clients_have_to_set(tmp_path:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("STRETTO")}
     program = [sys.executable, "-c", PROGRAM]
     home = tmp_path / "my home"
-    with subprocess.Popen([*program, "serve", "--home", str(home), "--port", "0"], stdout=subprocess.PIPE, text=True,
-                          env=environment) as serving:  # fmt: skip
+    with subprocess.Popen(
+        [*program, "serve", "--home", str(home), "--port", "0"], stdout=subprocess.PIPE, text=True, env=environment
+    ) as serving:
         assert serving.stdout is not None
         said = [serving.stdout.readline().strip() for _ in range(3)]
-        told = subprocess.run([*program, "nodes"], capture_output=True, text=True, check=False, timeout=200,
-                              env={**environment, "STRETTO_HOME": str(home)})  # fmt: skip
+        told = subprocess.run(
+            [*program, "nodes"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+            env={**environment, "STRETTO_HOME": str(home)},
+        )
         serving.terminate()
     assert said[2] == f"for clients: export STRETTO_HOME='{home}'"
     assert "node0" in told.stdout, told.stderr
@@ -297,35 +315,55 @@ def test_a_job_file_keeps_texts_as_they_are_written() -> None:
     assert spec.deadline == 1000.0 + 7200
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    (GOOD.replace("max: 4", "mx: 4"), "job.yaml:5: elastic.mx: unknown key; did you mean 'max'?"),
-    (GOOD.replace("envs:", "env:"), "job.yaml:3: env: unknown key; did you mean 'envs'?"),
-    (GOOD + "slices: 8\n", "job.yaml:7: slices: unknown key; it belongs under 'elastic:'"),
-    (GOOD.replace("max: 4", "max: four"), "job.yaml:5: elastic.max: should be a whole number (it is 'four')"),
-    (GOOD.replace("min: 1", "min: 9"), "job.yaml:5: elastic: min=9 is above max=4: lower min or raise max"),
-    (GOOD.replace("max: 4", "max: 4, slices: 2"), "slices=2 allows at most 2 workers"),
-    (GOOD.replace("name: digits", ""), "name: is missing; add `name: …`"),
-    (GOOD.replace("2h", "soon"), "job.yaml:6: deadline: 'soon' is neither a time nor a span"),
-    (GOOD.replace("digits", "Digits!"), "job.yaml:2: name: small letters, digits and hyphens inside, at most 48 (it is 'Digits!')"),
-    (GOOD + "name: again\n", "job.yaml:7: name: is there twice"),
-    (GOOD.replace("[python", "[&a python"), ""),
-    ("x: &a [1]\ny: *a\n", "anchors and aliases"),
-    ("- a\n- b\n", "this is a list"), ("", "this is empty"), ("name: [\n", "job.yaml:2:"),
-    ("{" * 10_000, "job.yaml:1: more than 32 brackets"),
-    (GOOD.replace("[python, train.py, --lr, 0.10]", "[]"), "run is empty"),
-    (GOOD.replace("--lr", ", ".join(["x" * 4000] * 20)), "at most 65536: put long scripts and values into files"),
-    (GOOD + "priority: 1000\n", "job.yaml:7: priority: should be at most 100 (it is 1000)"),
-    (GOOD + "workers: 4\n", "job.yaml:7: workers: unknown key; the number of workers is `elastic: {min: 4, max: 4}`"),
-    (GOOD + "workers: lots\n", "job.yaml:7: workers: unknown key; the number of workers is `elastic: {min: 1, max: 4}`"),
-    (GOOD.replace("max: 4", "workers: 4"), "job.yaml:5: elastic.workers: unknown key; the number of workers is `elastic: {min: 4,"),
-    (GOOD + "gpus: 2\n", "job.yaml:7: gpus: unknown key; the number of workers is `elastic: {min: 2, max: 2}`"),
-    (GOOD + "command: x\n", "job.yaml:7: command: unknown key; did you mean 'run'?"),
-    (GOOD + "cwd: x\n", "job.yaml:7: cwd: unknown key; did you mean 'workdir'?"),
-    (GOOD + "\tsteps: 3\n", "job.yaml:7: this is not YAML: found character '\\t' that cannot start any token: indent with spaces"),
-    (GOOD.replace("[python, train.py, --lr, 0.10]", "[python, -m, job]"), "job.yaml:4: run: `python -m job`: stretto runs script"),
-    (GOOD.replace("[python, train.py, --lr, 0.10]", "torchrun job.py"), "job.yaml:4: run: `torchrun job.py`: stretto takes the"),
-    (GOOD.replace("[python, train.py, --lr, 0.10]", "{a: b}"), "job.yaml:4: run: should be an argument list such as [python,"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (GOOD.replace("max: 4", "mx: 4"), "job.yaml:5: elastic.mx: unknown key; did you mean 'max'?"),
+        (GOOD.replace("envs:", "env:"), "job.yaml:3: env: unknown key; did you mean 'envs'?"),
+        (GOOD + "slices: 8\n", "job.yaml:7: slices: unknown key; it belongs under 'elastic:'"),
+        (GOOD.replace("max: 4", "max: four"), "job.yaml:5: elastic.max: should be a whole number (it is 'four')"),
+        (GOOD.replace("min: 1", "min: 9"), "job.yaml:5: elastic: min=9 is above max=4: lower min or raise max"),
+        (GOOD.replace("max: 4", "max: 4, slices: 2"), "slices=2 allows at most 2 workers"),
+        (GOOD.replace("name: digits", ""), "name: is missing; add `name: …`"),
+        (GOOD.replace("2h", "soon"), "job.yaml:6: deadline: 'soon' is neither a time nor a span"),
+        (
+            GOOD.replace("digits", "Digits!"),
+            "job.yaml:2: name: small letters, digits and hyphens inside, at most 48 (it is 'Digits!')",
+        ),
+        (GOOD + "name: again\n", "job.yaml:7: name: is there twice"),
+        (GOOD.replace("[python", "[&a python"), ""),
+        ("x: &a [1]\ny: *a\n", "anchors and aliases"),
+        ("- a\n- b\n", "this is a list"),
+        ("", "this is empty"),
+        ("name: [\n", "job.yaml:2:"),
+        ("{" * 10_000, "job.yaml:1: more than 32 brackets"),
+        (GOOD.replace("[python, train.py, --lr, 0.10]", "[]"), "run is empty"),
+        (GOOD.replace("--lr", ", ".join(["x" * 4000] * 20)), "at most 65536: put long scripts and values into files"),
+        (GOOD + "priority: 1000\n", "job.yaml:7: priority: should be at most 100 (it is 1000)"),
+        (GOOD + "workers: 4\n", "job.yaml:7: workers: unknown key; the number of workers is `elastic: {min: 4, max: 4}`"),
+        (GOOD + "workers: lots\n", "job.yaml:7: workers: unknown key; the number of workers is `elastic: {min: 1, max: 4}`"),
+        (
+            GOOD.replace("max: 4", "workers: 4"),
+            "job.yaml:5: elastic.workers: unknown key; the number of workers is `elastic: {min: 4,",
+        ),
+        (GOOD + "gpus: 2\n", "job.yaml:7: gpus: unknown key; the number of workers is `elastic: {min: 2, max: 2}`"),
+        (GOOD + "command: x\n", "job.yaml:7: command: unknown key; did you mean 'run'?"),
+        (GOOD + "cwd: x\n", "job.yaml:7: cwd: unknown key; did you mean 'workdir'?"),
+        (
+            GOOD + "\tsteps: 3\n",
+            "job.yaml:7: this is not YAML: found character '\\t' that cannot start any token: indent with spaces",
+        ),
+        (
+            GOOD.replace("[python, train.py, --lr, 0.10]", "[python, -m, job]"),
+            "job.yaml:4: run: `python -m job`: stretto runs script",
+        ),
+        (
+            GOOD.replace("[python, train.py, --lr, 0.10]", "torchrun job.py"),
+            "job.yaml:4: run: `torchrun job.py`: stretto takes the",
+        ),
+        (GOOD.replace("[python, train.py, --lr, 0.10]", "{a: b}"), "job.yaml:4: run: should be an argument list such as [python,"),
+    ],
+)
 def test_a_mistake_in_a_job_file_names_line_key_and_fix(text: str, words: str) -> None:
     if not words:
         assert parse_job(text, name="job.yaml", now=0.0).name == "digits"
@@ -335,12 +373,35 @@ def test_a_mistake_in_a_job_file_names_line_key_and_fix(text: str, words: str) -
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("line", [
-    "elastic: 4", "elastic: {max: four}", "elastic: {batch: big}", "elastic: {plan: 3}", "elastic: {plan: [{step: x, workers: 1}]}",
-    "elastic: {autoscale: {efficiency: 2}}", "priority: 1000", "priority: high", "preemptible: maybe", "restarts: -1", "steps: 1.5",
-    "steps: 0", "price_limit: .inf", "price_limit: .nan", "price_limit: -1", "workdir: 3", "workdir: [a]", "envs: [A=1]",
-    "envs: {A: {b: 1}}", "envs: {1A: x}", "resources: {slots: 4}", "resources: x", "ready_timeout_s: 0", "plain: sometimes",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "line",
+    [
+        "elastic: 4",
+        "elastic: {max: four}",
+        "elastic: {batch: big}",
+        "elastic: {plan: 3}",
+        "elastic: {plan: [{step: x, workers: 1}]}",
+        "elastic: {autoscale: {efficiency: 2}}",
+        "priority: 1000",
+        "priority: high",
+        "preemptible: maybe",
+        "restarts: -1",
+        "steps: 1.5",
+        "steps: 0",
+        "price_limit: .inf",
+        "price_limit: .nan",
+        "price_limit: -1",
+        "workdir: 3",
+        "workdir: [a]",
+        "envs: [A=1]",
+        "envs: {A: {b: 1}}",
+        "envs: {1A: x}",
+        "resources: {slots: 4}",
+        "resources: x",
+        "ready_timeout_s: 0",
+        "plain: sometimes",
+    ],
+)
 def test_no_word_of_the_validator_reaches_the_user(line: str) -> None:
     key = line.partition(":")[0]
     kept = "\n".join(one for one in GOOD.strip().splitlines() if not one.startswith(key))

@@ -12,23 +12,23 @@ from hypothesis import strategies as st
 from made import SPEC, record
 
 from stretto.clusters.base import NodeInfo
-from stretto.clusters.slots import assign, cores
+from stretto.clusters.core_binding import assign, cores
 from stretto.core.errors import PolicyError
 from stretto.scheduling import registry
 from stretto.scheduling.policies.quality import fall
-from stretto.scheduling.words import Allocation, Job, Node
+from stretto.scheduling.types import ClusterNode, SchedulableJob, SlotAllocation
 from stretto.server.decisions import policy_process
-from stretto.server.decisions.admit import Claim, admit
-from stretto.server.decisions.fitting import fit, make_room
-from stretto.server.decisions.paying import paying
-from stretto.server.decisions.policies import Snapshot, check
+from stretto.server.decisions.efficiency_cap import paying
+from stretto.server.decisions.limit_clamping import fit, make_room
 from stretto.server.decisions.policy_process import decide
+from stretto.server.decisions.policy_runner import PolicyInput, check
 from stretto.server.decisions.replay import replay
+from stretto.server.decisions.slot_handover import Claim, admit
 from stretto.server.decisions.snapshot import fitted, job_view, limits, turns
-from stretto.server.jobs import journal
-from stretto.server.jobs.known import Known
-from stretto.server.jobs.spark import MOST
-from stretto.server.jobs.work import asked
+from stretto.server.jobs import journal_events
+from stretto.server.jobs.command import asked
+from stretto.server.jobs.run_progress import RunProgress
+from stretto.server.jobs.sparkline import MOST
 from stretto.server.models import JobState
 
 claims = st.lists(
@@ -90,17 +90,23 @@ def test_slots_are_cores_only_where_there_are_enough() -> None:
 # -- policies' answers ---------------------------------------------------------------------------------------------------
 
 
-def snapshot(**more: object) -> Snapshot:
-    jobs = [Job("a", 0.0, least=1, most=2, models={}), Job("b", 1.0, least=2, most=4, models={})]
-    return Snapshot("test", jobs, [Node("n0", 4)], {}, 100.0, **more)  # type: ignore[arg-type]
+def snapshot(**more: object) -> PolicyInput:
+    jobs = [SchedulableJob("a", 0.0, least=1, most=2, models={}), SchedulableJob("b", 1.0, least=2, most=4, models={})]
+    return PolicyInput("test", jobs, [ClusterNode("n0", 4)], {}, 100.0, **more)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("places", "words"), [
-    ({"a": [["n0", 3]]}, "allowed are 1 to 2"), ({"b": [["n0", 1]]}, "allowed are 2 to 4"), ({"x": [["n0", 1]]}, "there is not"),
-    ({"a": [["n9", 1]]}, "there is not"), ({"a": [["n0", 2]], "b": [["n0", 3]]}, "more slots than there are"),
-    ({"a": 5}, "cannot be read"),
-    ({"a": [["n0", -1]]}, "there is not"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("places", "words"),
+    [
+        ({"a": [["n0", 3]]}, "allowed are 1 to 2"),
+        ({"b": [["n0", 1]]}, "allowed are 2 to 4"),
+        ({"x": [["n0", 1]]}, "there is not"),
+        ({"a": [["n9", 1]]}, "there is not"),
+        ({"a": [["n0", 2]], "b": [["n0", 3]]}, "more slots than there are"),
+        ({"a": 5}, "cannot be read"),
+        ({"a": [["n0", -1]]}, "there is not"),
+    ],
+)
 def test_an_impossible_answer_of_a_policy_is_refused(places: object, words: str) -> None:
     with pytest.raises(PolicyError, match=words):
         check(snapshot(), json.dumps({"places": places, "reasons": {}}).encode())
@@ -115,9 +121,9 @@ def test_a_possible_answer_is_taken() -> None:
 
 
 def grown(changed_s: float | None, *, cooldown_s: float) -> int:
-    job = Job("a", 0.0, least=1, most=4, changed_s=changed_s, models={})
-    found = Snapshot("optimus", [job], [Node("n0", 4)], {"a": (("n0", 1),)}, 100.0, cooldown_s=cooldown_s)
-    policy_process.load = lambda name: lambda jobs, nodes, now, time_s: Allocation({"a": (("n0", 3),)}, {})  # type: ignore[assignment]
+    job = SchedulableJob("a", 0.0, least=1, most=4, changed_s=changed_s, models={})
+    found = PolicyInput("optimus", [job], [ClusterNode("n0", 4)], {"a": (("n0", 1),)}, 100.0, cooldown_s=cooldown_s)
+    policy_process.load = lambda name: lambda jobs, nodes, now, time_s: SlotAllocation({"a": (("n0", 3),)}, {})  # type: ignore[assignment]
     try:
         return decide(found, [job], None).workers("a")
     finally:
@@ -131,8 +137,8 @@ def test_a_job_that_was_changed_a_moment_ago_is_not_grown_again() -> None:
 
 
 def test_a_clock_that_was_set_back_holds_nobody_for_ever() -> None:
-    assert job_view(record(changed_at=1e9), Known(), quota=None, now=100.0).changed_s is None, "no cool-down until then"
-    assert job_view(record(changed_at=99.0), Known(), quota=None, now=100.0).changed_s == 99.0
+    assert job_view(record(changed_at=1e9), RunProgress(), quota=None, now=100.0).changed_s is None, "no cool-down until then"
+    assert job_view(record(changed_at=99.0), RunProgress(), quota=None, now=100.0).changed_s == 99.0
     runs, waits = record(turn_at=1e9), record(id="j-bbbbbbbbbbbb", state=JobState.QUEUED)
     assert turns([runs, waits], slots=1, now=100.0, turn_s=60.0) == {runs.id}, "no turn until then either"
 
@@ -141,8 +147,8 @@ def test_a_pin_that_is_taken_away_leaves_no_trace_in_what_is_known_of_a_job() ->
     models, paces = policy_process.Models(), {"a": (16, ((1, 60.0), (2, 120.0)))}
 
     def decided(most: int) -> int:
-        job = Job("a", 0.0, least=1, most=most, profiled=2, pause_s=0.01)
-        found = Snapshot("goodput", [job], [Node("n0", 2)], {"a": (("n0", 1),)}, 100.0, paces)
+        job = SchedulableJob("a", 0.0, least=1, most=most, profiled=2, pause_s=0.01)
+        found = PolicyInput("goodput", [job], [ClusterNode("n0", 2)], {"a": (("n0", 1),)}, 100.0, paces)
         return decide(found, models.add(found), None).workers("a")
 
     assert decided(1) == 1, "pinned to one worker while its speeds are fitted"
@@ -153,40 +159,48 @@ def test_a_pin_that_is_taken_away_leaves_no_trace_in_what_is_known_of_a_job() ->
 
 
 def test_a_job_whose_newcomers_are_refused_gets_no_slots_for_them_until_somebody_wishes_so() -> None:
-    known = Known()
+    known = RunProgress()
     commit = {"kind": "commit", "t": 1.0, "step": 0, "workers": 2, "step_s": 0.1}
     refused = {"kind": "event", "t": 2.0, "what": "unreplaced", "worker": "w4", "text": "is not replaced any more"}
-    journal.read(record(), known, [commit, refused])
+    journal_events.read(record(), known, [commit, refused])
     assert limits(record(), known) == (1, 2, "refused")
     assert limits(record(wish=3), known) == (1, 3, "wish"), "somebody asks for it: the agent tries again"
-    journal.read(record(), known, [{**commit, "step": 1, "workers": 3}])
+    journal_events.read(record(), known, [{**commit, "step": 1, "workers": 3}])
     assert limits(record(), known) == (1, 4, ""), "they are not refused any more"
-    journal.read(record(), known, [refused])
+    journal_events.read(record(), known, [refused])
     known.renew(life=2, run="other")
     assert limits(record(), known) == (1, 4, "")
 
 
 def test_a_wish_bounds_a_pin_fixes_and_a_plan_goes_before_both() -> None:
-    assert limits(record(), Known()) == (1, 4, "")
-    assert limits(record(wish=3), Known()) == (1, 3, "wish")
-    assert limits(record(wish=3, pinned=True), Known()) == (3, 3, "pinned")
+    assert limits(record(), RunProgress()) == (1, 4, "")
+    assert limits(record(wish=3), RunProgress()) == (1, 3, "wish")
+    assert limits(record(wish=3, pinned=True), RunProgress()) == (3, 3, "pinned")
     spec = SPEC.model_copy(
         update={"elastic": SPEC.elastic.model_validate({"min": 1, "max": 4, "plan": [{"step": 10, "workers": 2}]})}
     )
     planned = record(spec=spec, wish=4, pinned=True)
-    assert limits(planned, Known(step=9)) == (4, 4, "pinned")
-    assert limits(planned, Known(step=10)) == (2, 2, "plan")
+    assert limits(planned, RunProgress(step=9)) == (4, 4, "pinned")
+    assert limits(planned, RunProgress(step=10)) == (2, 2, "plan")
 
 
-@pytest.mark.parametrize("report", [{}, {"model": 5}, {"model": {"throughput": {}}}, {"model": {"throughput": {"alpha_grad": "x"}}},
-                                    {"model": {"throughput": None,
-    "batch": None}}, {"model": {"grad_sqr": float("nan")}}])  # fmt: skip
+@pytest.mark.parametrize(
+    "report",
+    [
+        {},
+        {"model": 5},
+        {"model": {"throughput": {}}},
+        {"model": {"throughput": {"alpha_grad": "x"}}},
+        {"model": {"throughput": None, "batch": None}},
+        {"model": {"grad_sqr": float("nan")}},
+    ],
+)
 def test_a_model_that_makes_no_sense_is_no_model(report: dict[str, object]) -> None:
     assert fitted(report) is None
 
 
-def trained(losses: list[float]) -> Known:
-    known = Known()
+def trained(losses: list[float]) -> RunProgress:
+    known = RunProgress()
     for step, loss in enumerate(losses):
         known.commit({"step": step, "t": 1000.0 + step, "workers": 1, "batch": 8, "step_s": 1.0, "metrics": {"loss": loss}})
     return known
@@ -210,13 +224,13 @@ def test_a_loss_curve_in_a_few_numbers_is_the_whole_curve() -> None:
         assert line[0] < max(1.0, steps / 8)
         assert line[-1] > steps - 1 - max(1.0, steps / 8)
         assert known.spark.steps_ago()[-1:] < [max(2, steps // 8)]
-        again = Known.read(json.loads(json.dumps(known.document())))
+        again = RunProgress.read(json.loads(json.dumps(known.document())))
         assert (again.spark, again.document()) == (known.spark, known.document())
-    assert Known.read({"spark": [3.0, 2.0]}).spark.line() == [3.0, 2.0], "as earlier versions kept it"
+    assert RunProgress.read({"spark": [3.0, 2.0]}).spark.line() == [3.0, 2.0], "as earlier versions kept it"
 
 
 def test_a_policy_sees_what_is_known_of_a_job() -> None:
-    known = Known(batch=64, step=100, steps_per_s=2.0, worker_seconds=50.0, speeds={"1": 100.0, "2": 190.0})
+    known = RunProgress(batch=64, step=100, steps_per_s=2.0, worker_seconds=50.0, speeds={"1": 100.0, "2": 190.0})
     spec = SPEC.model_copy(update={"steps": 200, "priority": 10})
     seen = job_view(record(spec=spec, resizes=2, pause_ms=40.0), known, quota=3, now=1000.0)
     assert (seen.remaining, seen.steps_left, seen.priority, seen.quota, seen.profiled) == (6400.0, 100.0, 2.0, 3, 2)
@@ -227,8 +241,12 @@ def test_a_policy_sees_what_is_known_of_a_job() -> None:
 
 
 def test_a_job_over_its_new_limit_is_cut_and_one_under_it_grows_into_free_slots() -> None:
-    jobs = [Job("a", 0.0, least=1, most=1), Job("b", 0.0, least=3, most=3), Job("c", 0.0, least=9, most=9)]
-    nodes = [Node("n0", 4), Node("n1", 2)]
+    jobs = [
+        SchedulableJob("a", 0.0, least=1, most=1),
+        SchedulableJob("b", 0.0, least=3, most=3),
+        SchedulableJob("c", 0.0, least=9, most=9),
+    ]
+    nodes = [ClusterNode("n0", 4), ClusterNode("n1", 2)]
     places = {"a": (("n0", 3),), "b": (("n0", 1),), "c": (("n1", 1),)}
     after = fit(jobs, nodes, places)
     assert after == {"a": (("n0", 1),), "b": (("n0", 3),), "c": (("n1", 1),)}, "c cannot be had: it stays as it is"
@@ -241,8 +259,8 @@ jobs_and_places = st.lists(
 
 @given(jobs_and_places)
 def test_fitting_never_takes_more_slots_than_there_are(found: list[tuple[int, int, int, str]]) -> None:
-    nodes = [Node("n0", 6), Node("n1", 6)]
-    jobs = [Job(str(place), 0.0, least=least, most=least + more) for place, (least, more, _, _) in enumerate(found)]
+    nodes = [ClusterNode("n0", 6), ClusterNode("n1", 6)]
+    jobs = [SchedulableJob(str(place), 0.0, least=least, most=least + more) for place, (least, more, _, _) in enumerate(found)]
     places = {str(place): ((node, count),) for place, (_, _, count, node) in enumerate(found) if count}
     before = {node.name: sum(count for placed in places.values() for name, count in placed if name == node.name) for node in nodes}
     after = fit(jobs, nodes, places)
@@ -253,22 +271,22 @@ def test_fitting_never_takes_more_slots_than_there_are(found: list[tuple[int, in
 
 
 def test_whoever_waits_gets_its_fewest_workers_from_those_who_have_more() -> None:
-    a, b, c = Job("a", 0.0, most=4), Job("b", 1.0, least=2, most=4), Job("c", 2.0, most=4)
-    nodes = [Node("n0", 4)]
+    a, b, c = SchedulableJob("a", 0.0, most=4), SchedulableJob("b", 1.0, least=2, most=4), SchedulableJob("c", 2.0, most=4)
+    nodes = [ClusterNode("n0", 4)]
     assert make_room([a, b, c], nodes, {"a": (("n0", 4),)}) == {"a": (("n0", 1),), "b": (("n0", 2),), "c": (("n0", 1),)}
     large = replace(c, least=2)
     assert make_room([a, b, large], nodes, {"a": (("n0", 4),)}) == {"a": (("n0", 4),)}, "not all fit: the policy chooses"
     fixed = replace(a, pinned=True)
     assert make_room([fixed, c], nodes, {"a": (("n0", 4),)}) == {"a": (("n0", 4),)}, "a pinned job gives nothing"
-    assert make_room([a, c], [*nodes, Node("n1", 2)], {"a": (("n0", 4),)})["c"] == (("n1", 1),), "free slots first"
-    never = Job("d", 0.5, least=9, most=9)
+    assert make_room([a, c], [*nodes, ClusterNode("n1", 2)], {"a": (("n0", 4),)})["c"] == (("n1", 1),), "free slots first"
+    never = SchedulableJob("d", 0.5, least=9, most=9)
     assert "c" in make_room([a, never, c], nodes, {"a": (("n0", 4),)}), "who can never run keeps nobody waiting"
 
 
 @given(jobs_and_places)
 def test_making_room_takes_nobody_below_its_fewest_and_no_slot_twice(found: list[tuple[int, int, int, str]]) -> None:
-    nodes = [Node("n0", 16), Node("n1", 6)]
-    jobs = [Job(str(place), place, least=least, most=least + more) for place, (least, more, _, _) in enumerate(found)]
+    nodes = [ClusterNode("n0", 16), ClusterNode("n1", 6)]
+    jobs = [SchedulableJob(str(place), place, least=least, most=least + more) for place, (least, more, _, _) in enumerate(found)]
     places = {str(place): ((node, least + count),) for place, (least, _, count, node) in enumerate(found) if node == "n0"}
     if sum(count for placed in places.values() for _, count in placed) > 16:
         return
@@ -290,7 +308,7 @@ def test_a_job_that_sizes_itself_grows_only_as_far_as_it_pays() -> None:
     assert most({1: 100.0, 2: 155.0}, have=2) == 2 * 2, "who has it keeps it for a little less: measurements flicker"
     assert most({1: 100.0, 2: 155.0}, have=1) == 1, "a control: nobody grows for that"
     spec = SPEC.model_copy(update={"elastic": SPEC.elastic.model_validate({"min": 1, "max": 4, "autoscale": {"efficiency": 0.6}})})
-    slow = Known(speeds={"1": 100.0, "2": 110.0})
+    slow = RunProgress(speeds={"1": 100.0, "2": 110.0})
     assert limits(record(spec=spec), slow) == (1, 1, "autoscale")
     assert limits(record(spec=spec, wish=3), slow) == (1, 3, "wish"), "a wish goes before"
 
@@ -317,8 +335,18 @@ def test_nobody_is_set_back_while_all_fit_or_before_its_turn_is_over() -> None:
 
 
 def row(name: str, **more: object) -> dict[str, Any]:
-    return {"name": name, "time": 0.0, "tenant": "default", "min_workers": 1, "max_workers": 2, "priority": 0, "batch": 64,
-            "steps": 100, "throughput": {"1": 640.0, "2": 1200.0}, **more}  # fmt: skip
+    return {
+        "name": name,
+        "time": 0.0,
+        "tenant": "default",
+        "min_workers": 1,
+        "max_workers": 2,
+        "priority": 0,
+        "batch": 64,
+        "steps": 100,
+        "throughput": {"1": 640.0, "2": 1200.0},
+        **more,
+    }
 
 
 @pytest.mark.parametrize("policy", ["fifo", "goodput"])

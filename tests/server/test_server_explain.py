@@ -9,7 +9,7 @@ import pytest
 from made import SPEC, record
 
 from stretto.server.decisions.explain import explain
-from stretto.server.jobs.known import Known
+from stretto.server.jobs.run_progress import RunProgress
 from stretto.server.jobs.state import Record, fold
 from stretto.server.models import Explanation, JobState
 from stretto.server.spec import JobSpec
@@ -24,12 +24,12 @@ def say(
     slots: int = 4,
     tenant: str | None = None,
     alarm: str | None = None,
-    known: Known | None = None,
-    knowns: dict[str, Known] | None = None,
+    known: RunProgress | None = None,
+    knowns: dict[str, RunProgress] | None = None,
     **more: Any,
 ) -> Explanation:
-    found = {other.id: Known() for other in [one, *others]} | (knowns or {})
-    own = known or Known()
+    found = {other.id: RunProgress() for other in [one, *others]} | (knowns or {})
+    own = known or RunProgress()
     return explain(
         one, own, others=others, knowns=found, slots=slots, now=1000.0, reason="", decision=1, alarm=alarm, tenant=tenant, **more
     )
@@ -50,12 +50,12 @@ def test_a_waiting_job_names_what_it_needs_and_who_has_it() -> None:
 
 
 def test_a_job_that_waits_for_an_end_says_whose_and_when() -> None:
-    ends = Known(step=100, steps_per_s=2.0)
+    ends = RunProgress(step=100, steps_per_s=2.0)
     long = replace(OTHER, spec=OTHER.spec.model_copy(update={"steps": 180}))
     found = say(record(state=JobState.QUEUED), [long], knowns={OTHER.id: ends}, resizes=False)
     assert (found.expected_start, found.expected_finish) == (1040.0, None)
     assert found.sentence.endswith("; expected to start in 40 s, when 'char' should end.")
-    own = Known(step=10, steps_per_s=1.0)
+    own = RunProgress(step=10, steps_per_s=1.0)
     spec = SPEC.model_copy(update={"steps": 110})
     found = say(record(state=JobState.QUEUED, spec=spec), [long], known=own, knowns={OTHER.id: ends}, resizes=False)
     assert found.expected_finish == 1140.0, "it has trained before: its speed is known"
@@ -67,7 +67,7 @@ def test_a_job_that_waits_for_an_end_says_whose_and_when() -> None:
 
 def test_those_who_wait_take_their_turns_and_an_unknown_length_gives_no_expected_start() -> None:
     two = [replace(OTHER, id=f"j-{name * 12}", spec=named(name, steps=steps), wanted=1) for name, steps in (("b", 140), ("c", 180))]
-    knowns = {one.id: Known(step=100, steps_per_s=2.0) for one in two}
+    knowns = {one.id: RunProgress(step=100, steps_per_s=2.0) for one in two}
     waits = {"state": JobState.QUEUED}
     queue = [record(id=f"j-{name * 12}", spec=named(name), submitted_at=t, **waits) for name, t in (("d", 1.0), ("e", 2.0))]
     last = record(state=JobState.QUEUED, submitted_at=3.0)
@@ -89,9 +89,17 @@ def test_those_who_wait_take_their_turns_and_an_unknown_length_gives_no_expected
 
 def test_the_words_of_a_policy_are_not_said_twice() -> None:
     found = explain(
-        record(state=JobState.QUEUED), Known(), others=[OTHER], knowns={OTHER.id: Known()}, slots=4, now=1000.0, decision=1,
-        reason="waits: its slots are worth more to others now", alarm=None, tenant=None,
-    )  # fmt: skip
+        record(state=JobState.QUEUED),
+        RunProgress(),
+        others=[OTHER],
+        knowns={OTHER.id: RunProgress()},
+        slots=4,
+        now=1000.0,
+        decision=1,
+        reason="waits: its slots are worth more to others now",
+        alarm=None,
+        tenant=None,
+    )
     assert found.sentence.count("waits") == 1
     assert "(its slots are worth more to others now)" in found.sentence
 
@@ -129,7 +137,7 @@ def test_nothing_is_foretold_of_a_job_that_has_only_been_started() -> None:
     assert (found.expected_start, found.expected_finish) == (None, None)
     assert found.sentence.endswith("; when it can start is not known until 'd' has trained for a while.")
     trains = replace(starting, state=JobState.RUNNING, started_at=900.0)
-    knowns = {trains.id: Known(step=100, steps_per_s=2.0, left=6400, batch=64)}
+    knowns = {trains.id: RunProgress(step=100, steps_per_s=2.0, left=6400, batch=64)}
     assert say(record(state=JobState.QUEUED), [trains], knowns=knowns).expected_start == 1050.0, "a control: now its speed is known"
     soon = say(record(state=JobState.QUEUED), [], lasted=lambda _: 0.2)
     assert soon.sentence.endswith("expected to start at the next decision and to finish in less than a second.")
@@ -147,7 +155,9 @@ def test_a_paused_job_says_by_whom_and_since_when() -> None:
     assert queued.pause == "paused by its user at 2027-01-15 08:00 UTC"
     costly = fold(fold(grown, "pausing", {"by": "price"}, 1_800_000_000.0), "paused", {"by": "price"}, 1_800_000_001.0)
     assert (costly.pause, say(costly, []).constraint) == (
-        "paused at 2027-01-15 08:00 UTC: it has cost what price_limit allows", "price")
+        "paused at 2027-01-15 08:00 UTC: it has cost what price_limit allows",
+        "price",
+    )
     assert fold(paused, "resumed", {}, 1_800_000_100.0).pause == ""
 
 
@@ -159,11 +169,17 @@ def test_other_tenants_jobs_are_counted_and_not_named() -> None:
     assert "char" in say(record(state=JobState.QUEUED), [hidden], tenant=None).sentence, "a control: an administrator sees it"
 
 
-@pytest.mark.parametrize(("one", "constraint"), [
-    (record(wanted=4, workers=4), "maximum"), (record(wish=2, wanted=2, workers=2), "wish"),
-    (record(wish=2, pinned=True, wanted=2, workers=2), "pinned"), (record(state=JobState.PAUSED), "paused"),
-    (record(state=JobState.FAILED, error="boom"), "ended"), (record(state=JobState.STARTING, wanted=1), "starting"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("one", "constraint"),
+    [
+        (record(wanted=4, workers=4), "maximum"),
+        (record(wish=2, wanted=2, workers=2), "wish"),
+        (record(wish=2, pinned=True, wanted=2, workers=2), "pinned"),
+        (record(state=JobState.PAUSED), "paused"),
+        (record(state=JobState.FAILED, error="boom"), "ended"),
+        (record(state=JobState.STARTING, wanted=1), "starting"),
+    ],
+)
 def test_every_state_has_its_sentence(one: Record, constraint: str) -> None:
     found = say(one, [])
     assert found.constraint == constraint
@@ -177,5 +193,5 @@ def test_an_alarm_is_part_of_the_explanation() -> None:
 
 def test_a_job_that_sizes_itself_says_so() -> None:
     spec = SPEC.model_copy(update={"elastic": SPEC.elastic.model_validate({"min": 1, "max": 4, "autoscale": {"efficiency": 0.6}})})
-    slow = Known(speeds={"1": 100.0, "2": 110.0})
+    slow = RunProgress(speeds={"1": 100.0, "2": 110.0})
     assert say(record(spec=spec, wanted=1, workers=1), [], known=slow).constraint == "autoscale"

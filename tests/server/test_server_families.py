@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from stretto.scheduling.words import Node
+from stretto.scheduling.types import ClusterNode
 from stretto.server.app import Server, build
 from stretto.server.decisions.policy_process import Models, decide
-from stretto.server.jobs import journal
+from stretto.server.jobs import journal_events
 from stretto.server.jobs.families import MOST_FAMILIES, MOST_FINISHED, Families, family
-from stretto.server.jobs.known import Known
-from stretto.server.jobs.state import Draft, Record
+from stretto.server.jobs.run_progress import RunProgress
+from stretto.server.jobs.state import NewEvent, Record
 from stretto.server.models import JobState
-from stretto.server.settings import Settings
+from stretto.server.settings import ServerSettings
 from stretto.server.spec import JobSpec
 
 
@@ -25,8 +25,8 @@ def record(run: object = ("python", "train.py"), *, tenant: str = "mine", **more
     return Record("j-aaaaaaaaaaaa", tenant, spec, JobState.FINISHED, 100.0)
 
 
-def known(samples: int) -> Known:
-    return Known(samples=samples)
+def known(samples: int) -> RunProgress:
+    return RunProgress(samples=samples)
 
 
 def test_a_family_is_a_script_of_a_tenant_in_a_folder() -> None:
@@ -68,19 +68,29 @@ def test_families_are_bounded() -> None:
 
 
 def commit(step: int) -> dict[str, object]:
-    return {"kind": "commit", "t": 1.0 + step, "step": step, "epoch": 0, "loader": "train", "first": 8 * step, "count": 8,
-            "batch": 8, "workers": 1, "step_s": 0.5}  # fmt: skip
+    return {
+        "kind": "commit",
+        "t": 1.0 + step,
+        "step": step,
+        "epoch": 0,
+        "loader": "train",
+        "first": 8 * step,
+        "count": 8,
+        "batch": 8,
+        "workers": 1,
+        "step_s": 0.5,
+    }
 
 
 def test_steps_that_a_resume_repeats_are_counted_once() -> None:
-    seen, one = Known(), replace(record(), state=JobState.RUNNING)
+    seen, one = RunProgress(), replace(record(), state=JobState.RUNNING)
     seen.renew(life=1, run="r")
-    journal.read(one, seen, [commit(step) for step in range(10)])
+    journal_events.read(one, seen, [commit(step) for step in range(10)])
     assert seen.samples == 80
     seen.renew(life=2, run="r")
-    journal.read(one, seen, [{"kind": "resume", "step": 6}])
+    journal_events.read(one, seen, [{"kind": "resume", "step": 6}])
     assert seen.samples == 48
-    journal.read(one, seen, [commit(step) for step in range(6, 10)])
+    journal_events.read(one, seen, [commit(step) for step in range(6, 10)])
     assert seen.samples == 80
     seen.renew(life=3, run="r-3")
     assert seen.samples == 0, "a run that begins from nothing has done nothing"
@@ -92,7 +102,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def open_server(home: Path) -> Server:
-    return build(Settings(home=home, port=0, slots=2))
+    return build(ServerSettings(home=home, port=0, slots=2))
 
 
 def close_server(server: Server) -> None:
@@ -103,14 +113,14 @@ def close_server(server: Server) -> None:
 async def live(server: Server, job: str, *, steps: int, end: str | None) -> None:
     spec = {"name": job[2:], "run": ["python", "train.py", "--run", job], "elastic": {"min": 1, "max": 2}}
     drafts = [
-        Draft("submitted", "", {"id": job, "tenant": "default", "spec": spec}),
-        Draft("allocated", "", {"nodes": {"node0": 1}, "run": job}),
-        Draft("ready", "", {"workers": 1, "step": 0}),
+        NewEvent("submitted", "", {"id": job, "tenant": "default", "spec": spec}),
+        NewEvent("allocated", "", {"nodes": {"node0": 1}, "run": job}),
+        NewEvent("ready", "", {"workers": 1, "step": 0}),
     ]
     await server.book.append(job, drafts)
-    journal.read(server.book.records[job], server.book.known[job], [commit(step) for step in range(steps)])
+    journal_events.read(server.book.records[job], server.book.known[job], [commit(step) for step in range(steps)])
     if end is not None:
-        await server.book.append(job, [Draft(end, "", {"steps": steps, "error": "no"})])
+        await server.book.append(job, [NewEvent(end, "", {"steps": steps, "error": "no"})])
 
 
 def told(server: Server) -> tuple[float | None, tuple[float, ...]]:
@@ -136,9 +146,9 @@ def test_a_policy_is_told_what_finished_jobs_took_before_and_after_a_restart(hom
     close_server(again)
 
 
-def waiting(job: str, *, steps: int, script: str = "train.py") -> Draft:
+def waiting(job: str, *, steps: int, script: str = "train.py") -> NewEvent:
     spec = {"name": job[2:], "run": ["python", script], "elastic": {"min": 1, "max": 2}, "steps": steps}
-    return Draft("submitted", "", {"id": job, "tenant": "default", "spec": spec})
+    return NewEvent("submitted", "", {"id": job, "tenant": "default", "spec": spec})
 
 
 def test_of_those_who_wait_the_one_with_fewer_steps_goes_first_where_its_family_is_known(home: Path) -> None:
@@ -155,7 +165,7 @@ def test_of_those_who_wait_the_one_with_fewer_steps_goes_first_where_its_family_
     snapshot = server.decider._snapshot()
     assert [(job.name, job.remaining) for job in snapshot.jobs] == [(long, 8000.0), (short, 80.0), (other, None)]
     assert snapshot.paces.keys() == {long, short}, "nothing is presumed of a family that nobody has seen"
-    both = replace(snapshot, policy="goodput", jobs=snapshot.jobs[:2], nodes=[Node("node0", 1)], places={})
+    both = replace(snapshot, policy="goodput", jobs=snapshot.jobs[:2], nodes=[ClusterNode("node0", 1)], places={})
     assert decide(both, Models().add(both), None).places == {short: (("node0", 1),)}
     unknown = replace(both, jobs=[replace(job, remaining=None, done=None, finished=()) for job in both.jobs], paces={})
     assert decide(unknown, Models().add(unknown), None).places == {long: (("node0", 1),)}, "a control: else as they came"
@@ -170,7 +180,7 @@ def test_no_policy_sees_a_job_that_can_never_run(home: Path) -> None:
     spec = {"name": "large", "run": ["python", "train.py"], "elastic": {"min": slots + 1, "max": slots + 1}}
 
     async def lives() -> None:
-        await server.book.append(large, [Draft("submitted", "", {"id": large, "tenant": "default", "spec": spec})])
+        await server.book.append(large, [NewEvent("submitted", "", {"id": large, "tenant": "default", "spec": spec})])
         await server.book.append(small, [waiting(small, steps=10)])
 
     asyncio.run(lives())

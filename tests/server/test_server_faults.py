@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from server_harness import SIMULATED, Running, job, processes, running, until
 
-from stretto.clusters import life
+from stretto.clusters import attempt
 from stretto.server.client import Client, ServerError
 
 LONG = {"steps": 100_000, "step_s": 0.1}
@@ -145,7 +145,7 @@ def test_a_log_is_bounded_and_keeps_its_end(tmp_path: Path, monkeypatch: pytest.
     folder = tmp_path / "life"
     folder.mkdir()
     program = "import sys\nfor n in range(200000): print('line', n)\nprint('the very last line')"
-    command = [sys.executable, "-I", "-S", life.KEEPER, str(folder), "100000", "5", "--", sys.executable, "-c", program]
+    command = [sys.executable, "-I", "-S", attempt.KEEPER, str(folder), "100000", "5", "--", sys.executable, "-c", program]
     subprocess.run(command, check=True, timeout=120)
     log = (folder / "console.log").read_bytes()
     assert len(log) < 200_000
@@ -161,7 +161,7 @@ def test_a_second_keeper_of_one_life_starts_nothing(tmp_path: Path) -> None:
         sys.executable,
         "-I",
         "-S",
-        life.KEEPER,
+        attempt.KEEPER,
         str(folder),
         "1000",
         "5",
@@ -250,7 +250,7 @@ def test_a_clock_that_jumps_loses_no_job_holds_none_and_starts_none_twice(tmp_pa
 POLICIES = """
 import time
 from stretto.scheduling import policies
-from stretto.scheduling.words import Allocation
+from stretto.scheduling.types import Allocation
 
 def raises(jobs, nodes, now, time_s):
     raise RuntimeError("a policy with a mistake")
@@ -267,17 +267,30 @@ def dies(jobs, nodes, now, time_s):
 """
 
 
-@pytest.mark.parametrize(("policy", "words"), [("raises", "a policy with a mistake"), ("sleeps", "has not answered within 1 s"),
-                                               ("greedy", "allowed are"), ("dies", "has ended its process")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ("raises", "a policy with a mistake"),
+        ("sleeps", "has not answered within 1 s"),
+        ("greedy", "allowed are"),
+        ("dies", "has ended its process"),
+    ],
+)
 def test_a_policy_that_fails_keeps_the_old_allocation_and_raises_an_alarm(tmp_path: Path, policy: str, words: str) -> None:
     folder = tmp_path / "policies"
     folder.mkdir()
     (folder / f"{policy}.py").write_text(textwrap.dedent(POLICIES))
     hook = f"import stretto.scheduling.policies as p; p.__path__.append({str(folder)!r})"
     (folder / "sitecustomize.py").write_text(hook)
-    with running(tmp_path / "home", slots=2, policy_timeout_s=1.0,
-        environment={"PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"}
-                 ) as server, server.client() as client:  # fmt: skip
+    with (
+        running(
+            tmp_path / "home",
+            slots=2,
+            policy_timeout_s=1.0,
+            environment={"PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"},
+        ) as server,
+        server.client() as client,
+    ):
         made = client.submit(job("steady", **LONG)).id
         until(lambda: state(client, made) == "running", what="it runs under fifo")
         client.use_policy(policy)

@@ -68,13 +68,38 @@ def send(url: str, token: str, *, wanted: int, run: int, folder: Path) -> tuple[
     """Lets schemathesis send about so many requests: how many it sent, and what it found (nothing: an empty text)."""
     phases = "coverage,fuzzing,stateful" if run == 0 else "fuzzing,stateful"
     result = subprocess.run(
-        [str(Path(sys.executable).with_name("schemathesis")), "run", f"{url}/v1/openapi.json",
-         "--header", f"Authorization: Bearer {token}", "--checks", CHECKS, "--phases", phases,
-         "--max-examples", str(max(2, min(400, wanted // (2 * OPERATIONS)))), "--seed", str(run), "--request-timeout", "60",
-         "--exclude-path", "/v1/stream", "--suppress-health-check", "all", "--no-shrink", "--warnings", "off",
-         "--generation-database", "none"],
-        cwd=folder, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1", "COLUMNS": "160"}, check=False,
-    )  # fmt: skip
+        [
+            str(Path(sys.executable).with_name("schemathesis")),
+            "run",
+            f"{url}/v1/openapi.json",
+            "--header",
+            f"Authorization: Bearer {token}",
+            "--checks",
+            CHECKS,
+            "--phases",
+            phases,
+            "--max-examples",
+            str(max(2, min(400, wanted // (2 * OPERATIONS)))),
+            "--seed",
+            str(run),
+            "--request-timeout",
+            "60",
+            "--exclude-path",
+            "/v1/stream",
+            "--suppress-health-check",
+            "all",
+            "--no-shrink",
+            "--warnings",
+            "off",
+            "--generation-database",
+            "none",
+        ],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "160"},
+        check=False,
+    )
     count = re.search(r"(\d[\d,]*) generated", result.stdout)
     if result.returncode != 0 or count is None:
         return 0, result.stdout[-6000:] + result.stderr[-1000:]
@@ -135,7 +160,7 @@ def test_the_stream_takes_any_beginning(
 
 def test_streams_are_bounded(target: tuple[str, str, int, Path]) -> None:
     url, token, _, _ = target
-    from stretto.server.api.hub import MOST_STREAMS
+    from stretto.server.api.sse import MOST_STREAMS
 
     with httpx.Client(
         trust_env=False, timeout=60, limits=httpx.Limits(max_connections=None), headers={"Authorization": f"Bearer {token}"}

@@ -37,7 +37,8 @@ def test_a_stalled_job_is_an_alarm_and_its_reason_until_it_goes_on(server: Runni
         made = client.submit(job("stall", steps=8, more=("--stall-at", "5", "--until", str(go))))
         until(lambda: any("'stall' is stalled" in one.text for one in client.overview().alarms), what="the alarm")
         assert [one.text for one in client.overview().alarms] == [
-            "job 'stall' is stalled: no progress for 31 s: w0 in the exchange of training step 5"]
+            "job 'stall' is stalled: no progress for 31 s: w0 in the exchange of training step 5"
+        ]
         assert client.job(made.id).note == "stalled: no progress for 31 s: w0 in the exchange of training step 5"
         go.touch()
         ended = client.wait(made.id, timeout_s=120)
@@ -262,9 +263,14 @@ def test_decisions_and_the_picture_of_slots_are_kept(server: Running) -> None:
 
 def test_prometheus_gets_numbers_by_its_conventions(server: Running) -> None:
     text = httpx.get(f"{server.url}/metrics", headers={"Authorization": f"Bearer {server.token}"}, trust_env=False).text
-    for name in ('stretto_jobs{state="finished"}', "stretto_queue_wait_seconds_bucket", "stretto_decision_seconds_count",
-                 "stretto_resize_pause_seconds_sum", "stretto_goodput_samples_per_second",
-                     "stretto_samples_lost_total 0.0"):  # fmt: skip
+    for name in (
+        'stretto_jobs{state="finished"}',
+        "stretto_queue_wait_seconds_bucket",
+        "stretto_decision_seconds_count",
+        "stretto_resize_pause_seconds_sum",
+        "stretto_goodput_samples_per_second",
+        "stretto_samples_lost_total 0.0",
+    ):
         assert name in text
     written = next(line for line in text.splitlines() if line.startswith("stretto_events_total"))
     assert float(written.split()[1]) > 0

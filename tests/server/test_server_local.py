@@ -9,7 +9,7 @@ import pytest
 from server_harness import SIMULATED
 
 from stretto.clusters import local
-from stretto.clusters.base import Assignment, NodeInfo, Seen, Stop, Work
+from stretto.clusters.base import Assignment, EventKind, NodeInfo, Stop, Work
 from stretto.clusters.local import LocalCluster
 
 GUARD_S = 120.0
@@ -24,7 +24,7 @@ async def lines_of(cluster: LocalCluster, *jobs: str) -> None:
     """Until each of these has written something."""
     missing = set(jobs)
     async for portion in cluster.watch():
-        missing -= {sighting.job for sighting in portion if sighting.kind is Seen.LINES}
+        missing -= {sighting.job for sighting in portion if sighting.kind is EventKind.LINES}
         if not missing:
             return
 
@@ -33,7 +33,7 @@ async def end(cluster: LocalCluster, *jobs: str) -> None:
     await cluster.apply([assignment(job, stop=Stop.NOW) for job in jobs])
     missing = set(jobs)
     async for portion in cluster.watch():
-        missing -= {sighting.job for sighting in portion if sighting.kind is Seen.GONE}
+        missing -= {sighting.job for sighting in portion if sighting.kind is EventKind.GONE}
         if not missing:
             return
 

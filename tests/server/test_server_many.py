@@ -15,41 +15,52 @@ import pytest
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
-from stretto.server.api.hub import HERE, KEEPALIVE_S, MOST_RECENT, Hub
-from stretto.server.api.lines import Lines
-from stretto.server.api.routes import cluster, health, jobs, policies, runs, stream, tokens
-from stretto.server.jobs import journal
-from stretto.server.jobs.book import Book
-from stretto.server.jobs.known import Known
+from stretto.server.api.job_list_cache import Lines
+from stretto.server.api.routes import cluster, health, job_data, jobs, policies, stream, tokens
+from stretto.server.api.sse import HERE, KEEPALIVE_S, MOST_RECENT, EventBroadcaster
+from stretto.server.jobs import journal_events
+from stretto.server.jobs.job_store import JobStore
+from stretto.server.jobs.run_progress import RunProgress
 from stretto.server.jobs.state import Record
 from stretto.server.models import JobState, JobSummary, Progress
-from stretto.server.running import listen
-from stretto.server.settings import Settings
+from stretto.server.serve import listen
+from stretto.server.settings import ServerSettings
 from stretto.server.spec import JobSpec
-from stretto.server.storage.records import Storage, Stored
+from stretto.server.storage.repository import Storage, Stored
 
 SPEC = JobSpec.model_validate({"name": "digits", "run": ["python", "train.py"], "elastic": {"min": 1, "max": 4}})
 ONE = "j-aaaaaaaaaaaa"
 
 
 @pytest.fixture
-def book() -> Book:
-    made = Book(cast("Storage", None), publish=lambda stored: None)
+def book() -> JobStore:
+    made = JobStore(cast("Storage", None), publish=lambda stored: None)
     keep(made, Record(ONE, "mine", SPEC, JobState.RUNNING, 100.0, life=1, run="r"))
     return made
 
 
-def keep(book: Book, record: Record) -> None:
+def keep(book: JobStore, record: Record) -> None:
     book.records[record.id] = record
-    book.known.setdefault(record.id, Known())
+    book.known.setdefault(record.id, RunProgress())
 
 
 def commit(step: int, loss: float) -> dict[str, object]:
-    return {"kind": "commit", "t": 1.0 + step, "step": step, "epoch": 0, "loader": "train", "first": 8 * step, "count": 8,
-            "batch": 8, "workers": 1, "step_s": 0.5, "metrics": {"loss": loss}}  # fmt: skip
+    return {
+        "kind": "commit",
+        "t": 1.0 + step,
+        "step": step,
+        "epoch": 0,
+        "loader": "train",
+        "first": 8 * step,
+        "count": 8,
+        "batch": 8,
+        "workers": 1,
+        "step_s": 0.5,
+        "metrics": {"loss": loss},
+    }
 
 
-def test_a_line_is_written_once_until_its_job_has_changed(book: Book) -> None:
+def test_a_line_is_written_once_until_its_job_has_changed(book: JobStore) -> None:
     reasons = {ONE: "as it asked"}
     lines = Lines(book, lambda record: reasons[record.id])
     first = lines.of(ONE, None)
@@ -66,13 +77,15 @@ def test_a_line_is_written_once_until_its_job_has_changed(book: Book) -> None:
         JobSummary.model_validate_json(after)
         return json.loads(after)
 
-    journal.read(book.records[ONE], book.known[ONE], [commit(0, 2.5)])
+    journal_events.read(book.records[ONE], book.known[ONE], [commit(0, 2.5)])
     assert changed()["spark"] == [2.5]
-    journal.read(book.records[ONE], book.known[ONE], [{"kind": "report", "t": 9.0, "of": "job", "metrics": {"goodput": 7.0}}])
+    journal_events.read(
+        book.records[ONE], book.known[ONE], [{"kind": "report", "t": 9.0, "of": "job", "metrics": {"goodput": 7.0}}]
+    )
     assert changed()["progress"]["goodput"] == 7.0  # type: ignore[index]
-    journal.read(book.records[ONE], book.known[ONE], [{"kind": "report", "t": 9.0, "metrics": {"loss": 1.25}}])
+    journal_events.read(book.records[ONE], book.known[ONE], [{"kind": "report", "t": 9.0, "metrics": {"loss": 1.25}}])
     assert changed()["progress"]["loss"] == 1.25  # type: ignore[index]
-    journal.read(book.records[ONE], book.known[ONE], [{"kind": "resume", "step": 0}])
+    journal_events.read(book.records[ONE], book.known[ONE], [{"kind": "resume", "step": 0}])
     assert changed()["progress"]["step"] == 0  # type: ignore[index]
     reasons[ONE] = "makes room"
     assert changed()["reason"] == "makes room"
@@ -80,7 +93,7 @@ def test_a_line_is_written_once_until_its_job_has_changed(book: Book) -> None:
     assert changed()["state"] == "pausing"
 
 
-def test_a_line_is_for_those_who_may_see_its_job(book: Book) -> None:
+def test_a_line_is_for_those_who_may_see_its_job(book: JobStore) -> None:
     lines = Lines(book, lambda record: "")
     assert lines.of(ONE, "mine")
     assert lines.of(ONE, "theirs") is None, "written already, and still not theirs"
@@ -88,12 +101,12 @@ def test_a_line_is_for_those_who_may_see_its_job(book: Book) -> None:
     assert lines.of(ONE, None) is None, "and gone with its job"
 
 
-def test_a_line_has_what_the_api_promises(book: Book) -> None:
+def test_a_line_has_what_the_api_promises(book: JobStore) -> None:
     assert set(book.known[ONE].progress(steps=None)) == set(Progress.model_fields)
 
 
 def test_a_silent_stream_says_that_it_is_there() -> None:
-    hub = Hub(summary=lambda job, tenant: None, allocation=lambda tenant: "{}", event=lambda one: "{}")
+    hub = EventBroadcaster(summary=lambda job, tenant: None, allocation=lambda tenant: "{}", event=lambda one: "{}")
 
     async def listen() -> list[bytes]:
         now = asyncio.get_running_loop().time()
@@ -120,7 +133,7 @@ def dependencies(one: Dependant) -> list[Dependant]:
     return [found for child in one.dependencies for found in (child, *dependencies(child))]
 
 
-@pytest.mark.parametrize("part", [jobs, runs, cluster, policies, tokens, stream, health])
+@pytest.mark.parametrize("part", [jobs, job_data, cluster, policies, tokens, stream, health])
 def test_no_request_waits_for_a_thread_before_it_begins(part: object) -> None:
     """The framework runs plain functions on threads: one for each request, only to say who asks."""
     for route in part.router.routes:  # type: ignore[attr-defined]
@@ -145,13 +158,13 @@ def test_answers_are_sent_at_once(tmp_path: Path) -> None:
             writer.close()
             return bool(found)
 
-    assert asyncio.run(prompt(listen(Settings(home=tmp_path, port=0))))
+    assert asyncio.run(prompt(listen(ServerSettings(home=tmp_path, port=0))))
     careless = socket.create_server(("127.0.0.1", 0))
     assert not asyncio.run(prompt(careless)), "a control: a socket without a protocol's number is not known to be TCP"
 
 
 def test_a_reader_who_comes_back_is_told_from_memory_only_what_is_still_there() -> None:
-    hub = Hub(summary=lambda job, tenant: None, allocation=lambda tenant: "{}", event=lambda one: "{}")
+    hub = EventBroadcaster(summary=lambda job, tenant: None, allocation=lambda tenant: "{}", event=lambda one: "{}")
     hub.publish([Stored(number, ONE, "mine", 0.0, "resized", "", {}) for number in range(1, MOST_RECENT + 11)])
     assert [one.id for one in hub.since(MOST_RECENT + 8) or ()] == [MOST_RECENT + 9, MOST_RECENT + 10]
     assert len(hub.since(10) or ()) == MOST_RECENT, "all that is kept"

@@ -17,7 +17,7 @@ from server_harness import Running, running, until
 
 from stretto.clusters.local import STRETTO
 from stretto.server.client import Client, ServerError
-from stretto.server.jobs.work import NEVER_JOINED
+from stretto.server.jobs.command import NEVER_JOINED
 
 pytestmark = [pytest.mark.timeout(1800)]
 

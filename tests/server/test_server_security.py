@@ -14,15 +14,15 @@ from fastapi.routing import APIRoute
 from server_harness import Running, job, running, until
 
 from stretto.core.errors import UsageError
-from stretto.server.api.routes import cluster, health, jobs, policies, runs, stream, tokens
-from stretto.server.api.routes.guarded import Guarded
+from stretto.server.api.routes import cluster, health, job_data, jobs, policies, stream, tokens
+from stretto.server.api.routes.auth import Guarded
 from stretto.server.api.security import MOST_BODY, Buckets
 from stretto.server.client import Client, ServerError
 from stretto.server.models import Scope
-from stretto.server.settings import Settings
+from stretto.server.settings import ServerSettings
 from stretto.server.spec import MASK
 
-ROUTERS = (jobs, runs, cluster, policies, tokens, stream, health)
+ROUTERS = (jobs, job_data, cluster, policies, tokens, stream, health)
 ROUTES = [
     (route, method)
     for part in ROUTERS
@@ -108,9 +108,19 @@ def test_another_tenants_job_shows_nowhere(server: Running, secrets: dict[str, s
         until(lambda: own.job(theirs).state == "running", what="the job runs")
         assert theirs in [one.id for one in own.jobs()], "a control: its own tenant sees it"
     with server.client(secrets["stranger"]) as stranger:
-        texts = [stranger._raw("GET", path).text for path in (
-            "/v1/jobs", "/v1/events?limit=1000", "/v1/allocations", "/v1/allocations/history", "/v1/nodes", "/v1/decisions",
-            "/v1/trace", "/v1/overview")]  # fmt: skip
+        texts = [
+            stranger._raw("GET", path).text
+            for path in (
+                "/v1/jobs",
+                "/v1/events?limit=1000",
+                "/v1/allocations",
+                "/v1/allocations/history",
+                "/v1/nodes",
+                "/v1/decisions",
+                "/v1/trace",
+                "/v1/overview",
+            )
+        ]
         assert stranger.allocation().items[0].job == "other", "that slots are taken is everybody's business"
         with httpx.Client(base_url=server.url, trust_env=False, headers={"Authorization": f"Bearer {secrets['stranger']}"}) as http:
             with http.stream("GET", "/v1/stream", headers={"Last-Event-ID": "0"}) as response:
@@ -123,23 +133,42 @@ def test_another_tenants_job_shows_nowhere(server: Running, secrets: dict[str, s
 def test_secrets_of_a_job_are_masked_wherever_it_shows(server: Running) -> None:
     secret = "hunter2-hunter2"
     with server.client() as client:
-        made = client.submit({"name": "leaky", "run": ["sh", "-c", "echo the token is $MY_TOKEN; exit 3"],
-                              "envs": {"MY_TOKEN": secret, "PLAIN": "visible"}})  # fmt: skip
+        made = client.submit(
+            {
+                "name": "leaky",
+                "run": ["sh", "-c", "echo the token is $MY_TOKEN; exit 3"],
+                "envs": {"MY_TOKEN": secret, "PLAIN": "visible"},
+            }
+        )
         ended = client.wait(made.id, timeout_s=120)
         assert ended.state == "failed"
         assert made.spec.envs == {"MY_TOKEN": MASK, "PLAIN": "visible"}
         assert f"the token is {MASK}" in client.log(made.id).text, "a control: the job did print it"
-        everywhere = "".join(client._raw("GET", path).text for path in (
-            f"/v1/jobs/{made.id}", f"/v1/jobs/{made.id}/events", f"/v1/jobs/{made.id}/logs", "/v1/jobs", "/v1/events?limit=1000",
-            f"/v1/jobs/{made.id}/explanation"))  # fmt: skip
+        everywhere = "".join(
+            client._raw("GET", path).text
+            for path in (
+                f"/v1/jobs/{made.id}",
+                f"/v1/jobs/{made.id}/events",
+                f"/v1/jobs/{made.id}/logs",
+                "/v1/jobs",
+                "/v1/events?limit=1000",
+                f"/v1/jobs/{made.id}/explanation",
+            )
+        )
     assert secret not in everywhere
     assert secret not in (server.home / "server.err").read_text()
 
 
-@pytest.mark.parametrize(("headers", "status"), [
-    ({"Host": "evil.example"}, 421), ({"Host": "127.0.0.1.evil.example:80"}, 421), ({"Origin": "https://evil.example"}, 403),
-    ({"Origin": "null"}, 403), ({"Host": "localhost"}, 200),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "127.0.0.1.evil.example:80"}, 421),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Host": "localhost"}, 200),
+    ],
+)
 def test_other_names_and_other_pages_are_refused(server: Running, headers: dict[str, str], status: int) -> None:
     response = httpx.get(
         f"{server.url}/v1/overview", headers={"Authorization": f"Bearer {server.token}", **headers}, trust_env=False
@@ -224,14 +253,22 @@ def test_guessing_tokens_is_slowed_down(slow_server: Running) -> None:
     assert 429 in statuses
 
 
-@pytest.mark.parametrize(("more", "words"), [
-    ({"host": "0.0.0.0"}, "--tls-cert"), ({"host": "192.0.2.1"}, "--tls-cert"), ({"tls_cert": Path("c.pem")}, "belong together"),
-    ({"tls_cert": Path("/no/c.pem"), "tls_key": Path("/no/k.pem")}, "does not exist"), ({"slots": 0}, "--slots 0"),
-    ({"port": 70000}, "--port 70000"), ({"nodes": 0}, "--nodes 0"), ({"interval_s": 0.0}, "--interval 0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"host": "0.0.0.0"}, "--tls-cert"),
+        ({"host": "192.0.2.1"}, "--tls-cert"),
+        ({"tls_cert": Path("c.pem")}, "belong together"),
+        ({"tls_cert": Path("/no/c.pem"), "tls_key": Path("/no/k.pem")}, "does not exist"),
+        ({"slots": 0}, "--slots 0"),
+        ({"port": 70000}, "--port 70000"),
+        ({"nodes": 0}, "--nodes 0"),
+        ({"interval_s": 0.0}, "--interval 0"),
+    ],
+)
 def test_a_setup_that_is_unsafe_or_impossible_is_refused_with_the_option_to_change(more: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        Settings(**more).checked()  # type: ignore[arg-type]
+        ServerSettings(**more).checked()  # type: ignore[arg-type]
 
 
 def test_home_and_login_are_for_their_owner_alone(server: Running) -> None:

@@ -10,20 +10,28 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from made import SPEC, record
 
-from stretto.clusters.base import Seen, Sighting
+from stretto.clusters.base import ClusterEvent, EventKind
 from stretto.server.decisions.snapshot import limits
-from stretto.server.jobs import journal
-from stretto.server.jobs.ending import ending
-from stretto.server.jobs.known import Known
+from stretto.server.jobs import journal_events
+from stretto.server.jobs.command import NEVER_JOINED, note, refusal, work_of
+from stretto.server.jobs.exit_classification import ending
+from stretto.server.jobs.run_progress import RunProgress
 from stretto.server.jobs.state import FOLDS, Conflict, Record, fold
-from stretto.server.jobs.work import NEVER_JOINED, note, refusal, work_of
 from stretto.server.models import JobState, Progress
 
 # -- state ---------------------------------------------------------------------------------------------------------------
 
-DATA = {"id": "j-aaaaaaaaaaaa", "tenant": "default", "spec": SPEC.model_dump(mode="json"), "nodes": {"n0": 2},
-    "workers": 2, "pin": False,
-        "by": "policy", "run": "r", "error": "e"}  # fmt: skip
+DATA = {
+    "id": "j-aaaaaaaaaaaa",
+    "tenant": "default",
+    "spec": SPEC.model_dump(mode="json"),
+    "nodes": {"n0": 2},
+    "workers": 2,
+    "pin": False,
+    "by": "policy",
+    "run": "r",
+    "error": "e",
+}
 
 
 @given(st.lists(st.sampled_from(sorted(FOLDS)), max_size=30))
@@ -45,37 +53,61 @@ def test_no_order_of_events_brings_a_job_into_a_contradiction(kinds: list[str]) 
         assert Record.read(json.loads(json.dumps(found.document()))) == found
 
 
-@pytest.mark.parametrize(("state", "end", "code", "kind"), [
-    (JobState.RUNNING, {"state": "finished", "steps": 5}, 0, "finished"),
-    (JobState.RUNNING, {"state": "failed", "error": "x"}, 1, "failed"),
-    (JobState.RUNNING, {"state": "stopped"}, 0, "cancelled"), (JobState.RUNNING, None, None, "restarting"),
-    (JobState.RUNNING, None, -9, "restarting"), (JobState.STARTING, None, 2, "failed"), (JobState.STARTING, None, 0, "failed"),
-    (JobState.PAUSING, {"state": "stopped"}, 0, "paused"), (JobState.PAUSING, {"state": "finished", "steps": 5}, 0, "finished"),
-    (JobState.CANCELLING, {"state": "stopped"}, 0, "cancelled"), (JobState.CANCELLING, None, -9, "cancelled"),
-    (JobState.CANCELLING, {"state": "finished", "steps": 5}, 0, "finished"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("state", "end", "code", "kind"),
+    [
+        (JobState.RUNNING, {"state": "finished", "steps": 5}, 0, "finished"),
+        (JobState.RUNNING, {"state": "failed", "error": "x"}, 1, "failed"),
+        (JobState.RUNNING, {"state": "stopped"}, 0, "cancelled"),
+        (JobState.RUNNING, None, None, "restarting"),
+        (JobState.RUNNING, None, -9, "restarting"),
+        (JobState.STARTING, None, 2, "failed"),
+        (JobState.STARTING, None, 0, "failed"),
+        (JobState.PAUSING, {"state": "stopped"}, 0, "paused"),
+        (JobState.PAUSING, {"state": "finished", "steps": 5}, 0, "finished"),
+        (JobState.CANCELLING, {"state": "stopped"}, 0, "cancelled"),
+        (JobState.CANCELLING, None, -9, "cancelled"),
+        (JobState.CANCELLING, {"state": "finished", "steps": 5}, 0, "finished"),
+    ],
+)
 def test_an_end_is_classified_by_what_the_run_said_then_by_its_exit(
     state: JobState, end: object, code: int | None, kind: str
 ) -> None:
-    known = Known(end=end)  # type: ignore[arg-type]
-    assert ending(record(state=state), known, Sighting(Seen.GONE, code=code), resumable=False).kind == kind
+    known = RunProgress(end=end)  # type: ignore[arg-type]
+    assert ending(record(state=state), known, ClusterEvent(EventKind.GONE, code=code), resumable=False).kind == kind
 
 
 def test_a_job_is_not_started_again_for_ever() -> None:
     spent = record(restarts=3)
-    draft = ending(spent, Known(), Sighting(Seen.GONE, code=-9), resumable=False)
+    draft = ending(spent, RunProgress(), ClusterEvent(EventKind.GONE, code=-9), resumable=False)
     assert draft.kind == "failed"
     assert "restarts=3" in draft.text
 
 
-@pytest.mark.parametrize(("run", "kind"), [
-    (["python", "train.py", "--lr", "1"], "script"), (["python3.11", "-u", "train.py"], "script"), (["train.py"], "script"),
-    (["stretto", "run", "train.py"], "script"), (["python", "-m", "thing"], "command"), (["./go.sh"], "command"),
-    ("echo $HOME", "shell"), ("python train.py --lr 1", "script"), ("python3 -u train.py", "script"), ("train.py", "script"),
-    ("stretto run train.py", "script"), ("python 'my train.py'", "script"), ("python train.py | tee log", "shell"),
-    ("cd code\npython train.py", "shell"), ("A=1 python train.py", "shell"), ("python 'train.py", "shell"),
-    (["bash", "go.sh"], "command"), (["python", "-c", "1"], "command"), ("python -m thing", "shell"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("run", "kind"),
+    [
+        (["python", "train.py", "--lr", "1"], "script"),
+        (["python3.11", "-u", "train.py"], "script"),
+        (["train.py"], "script"),
+        (["stretto", "run", "train.py"], "script"),
+        (["python", "-m", "thing"], "command"),
+        (["./go.sh"], "command"),
+        ("echo $HOME", "shell"),
+        ("python train.py --lr 1", "script"),
+        ("python3 -u train.py", "script"),
+        ("train.py", "script"),
+        ("stretto run train.py", "script"),
+        ("python 'my train.py'", "script"),
+        ("python train.py | tee log", "shell"),
+        ("cd code\npython train.py", "shell"),
+        ("A=1 python train.py", "shell"),
+        ("python 'train.py", "shell"),
+        (["bash", "go.sh"], "command"),
+        (["python", "-c", "1"], "command"),
+        ("python -m thing", "shell"),
+    ],
+)
 def test_what_a_run_line_means(run: object, kind: str) -> None:
     work = work_of(SPEC.model_copy(update={"run": run}))
     assert [name for name in ("script", "command", "shell") if getattr(work, name)] == [kind]
@@ -83,12 +115,15 @@ def test_what_a_run_line_means(run: object, kind: str) -> None:
     assert not plain.elastic, "`plain: true` runs everything as it is"
 
 
-@pytest.mark.parametrize(("run", "words"), [
-    (["python", "-m", "pkg.job"], "stretto runs script files, not modules: write [python, pkg/job.py]"),
-    ("python3 -u -m job --lr 1", "stretto runs script files, not modules: write [python, job.py]"),
-    (["torchrun", "--nproc-per-node", "2", "job.py"], "[stretto, run, --restart-mode, torchrun, train.py]"),
-    ("accelerate launch job.py", "stretto takes the place of accelerate"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (["python", "-m", "pkg.job"], "stretto runs script files, not modules: write [python, pkg/job.py]"),
+        ("python3 -u -m job --lr 1", "stretto runs script files, not modules: write [python, job.py]"),
+        (["torchrun", "--nproc-per-node", "2", "job.py"], "[stretto, run, --restart-mode, torchrun, train.py]"),
+        ("accelerate launch job.py", "stretto takes the place of accelerate"),
+    ],
+)
 def test_training_that_would_silently_run_on_one_worker_is_refused(run: object, words: str) -> None:
     spec = SPEC.model_copy(update={"run": run})
     assert words in str(refusal(spec))
@@ -105,10 +140,10 @@ def test_a_plain_process_has_one_size_and_says_so() -> None:
     scripts = [["python", "train.py"], "cd x && stretto run train.py"]
     for run in scripts:
         spec = SPEC.model_copy(update={"run": run})
-        assert limits(record(spec=spec), Known()) == (1, 4, "")
+        assert limits(record(spec=spec), RunProgress()) == (1, 4, "")
         assert note(spec, state=JobState.RUNNING, steps=0) == ""
     spec = SPEC.model_copy(update={"run": ["bash", "go.sh"]})
-    assert limits(record(spec=spec), Known()) == (1, 1, "plain")
+    assert limits(record(spec=spec), RunProgress()) == (1, 1, "plain")
     told = note(spec, state=JobState.RUNNING, steps=0)
     assert told.startswith("`bash go.sh` is not a stretto script: one plain process, never scaled")
     assert note(spec, state=JobState.FAILED, steps=0) == "", "its error says more"
@@ -116,8 +151,9 @@ def test_a_plain_process_has_one_size_and_says_so() -> None:
     told = note(text, state=JobState.QUEUED, steps=0)
     assert "; write `stretto run train.py` in it for `python -u train.py`, or `plain: true`" in told
     assert note(spec, state=JobState.FINISHED, steps=0) == NEVER_JOINED
-    assert ending(record(spec=spec), Known(), Sighting(Seen.GONE, code=0), resumable=False).text == (
-        f"finished; {NEVER_JOINED}")
+    assert ending(record(spec=spec), RunProgress(), ClusterEvent(EventKind.GONE, code=0), resumable=False).text == (
+        f"finished; {NEVER_JOINED}"
+    )
     inside = SPEC.model_copy(update={"run": "cd x && stretto run train.py"})
     assert note(inside, state=JobState.FINISHED, steps=0), "it was about to, and never did"
     assert note(inside, state=JobState.FINISHED, steps=7) == ""
@@ -127,9 +163,28 @@ def test_a_plain_process_has_one_size_and_says_so() -> None:
 
 # -- journals ------------------------------------------------------------------------------------------------------------
 
-NASTY = [None, True, float("nan"), float("inf"), -1, 10**400, 2**63, -0.0, 1.5, 3, "", "x" * 10, [], [1, 2], {}, {"loss": 1.0},
-         {"loss": float("nan"), "a": None, "model": 5}, {"model": {"throughput": []}},
-         {"goodput": float("nan"), "model": {"throughput": {"a": float("inf")}}}, "job"]  # fmt: skip
+NASTY = [
+    None,
+    True,
+    float("nan"),
+    float("inf"),
+    -1,
+    10**400,
+    2**63,
+    -0.0,
+    1.5,
+    3,
+    "",
+    "x" * 10,
+    [],
+    [1, 2],
+    {},
+    {"loss": 1.0},
+    {"loss": float("nan"), "a": None, "model": 5},
+    {"model": {"throughput": []}},
+    {"goodput": float("nan"), "model": {"throughput": {"a": float("inf")}}},
+    "job",
+]
 NAMES = [
     "t",
     "step",
@@ -158,96 +213,106 @@ lines = st.builds(
 @given(st.lists(lines, max_size=10))
 @example([{"kind": "report", "t": 1.0, "of": "job", "metrics": {"goodput": float("nan"), "model": [float("inf"), [[[[[1]]]]]]}}])
 def test_whatever_a_job_writes_into_its_journal_harms_nobody(found: list[dict[str, object]]) -> None:
-    known = Known()
-    reading = journal.read(record(state=JobState.STARTING), known, found)
+    known = RunProgress()
+    reading = journal_events.read(record(state=JobState.STARTING), known, found)
     json.dumps(known.document(), allow_nan=False)
-    assert Known.read(json.loads(json.dumps(known.document()))) == known, "the server reads it again as it was"
+    assert RunProgress.read(json.loads(json.dumps(known.document()))) == known, "the server reads it again as it was"
     for point in reading.points:
         assert json.loads(json.dumps(point.values, allow_nan=False)) == point.values
     Progress.model_validate(known.progress(steps=None)).model_dump_json()
 
 
 def commit(step: int, *, first: int, t: float = 1.0, epoch: int = 0) -> dict[str, object]:
-    return {"kind": "commit", "t": t, "step": step, "workers": 1, "first": first, "count": 10, "epoch": epoch,
-        "loader": "l", "batch": 10,
-            "step_s": 0.5, "metrics": {"loss": 1.0}}  # fmt: skip
+    return {
+        "kind": "commit",
+        "t": t,
+        "step": step,
+        "workers": 1,
+        "first": first,
+        "count": 10,
+        "epoch": epoch,
+        "loader": "l",
+        "batch": 10,
+        "step_s": 0.5,
+        "metrics": {"loss": 1.0},
+    }
 
 
 def test_samples_that_no_step_had_are_counted() -> None:
-    known = Known()
-    journal.read(record(), known, [commit(0, first=0), commit(1, first=10), commit(2, first=0, epoch=1)])
+    known = RunProgress()
+    journal_events.read(record(), known, [commit(0, first=0), commit(1, first=10), commit(2, first=0, epoch=1)])
     assert known.lost == 0
-    journal.read(record(), known, [commit(3, first=20, epoch=1)])
+    journal_events.read(record(), known, [commit(3, first=20, epoch=1)])
     assert known.lost == 10
 
 
 def test_a_resume_is_no_loss() -> None:
-    known = Known()
-    journal.read(record(), known, [commit(0, first=0), {"kind": "resume", "t": 1.0, "step": 5}, commit(5, first=50)])
+    known = RunProgress()
+    journal_events.read(record(), known, [commit(0, first=0), {"kind": "resume", "t": 1.0, "step": 5}, commit(5, first=50)])
     assert known.lost == 0
 
 
 def test_of_many_steps_in_one_look_the_first_and_the_last_are_points() -> None:
-    reading = journal.read(record(), Known(), [commit(step, first=10 * step) for step in range(1000)])
+    reading = journal_events.read(record(), RunProgress(), [commit(step, first=10 * step) for step in range(1000)])
     assert len(reading.points) <= 8
     assert (reading.points[0].step, reading.points[-1].step) == (0, 999)
 
 
 def test_the_look_after_a_long_absence_brings_the_curve_of_that_time() -> None:
     away = [commit(step, first=10 * step, t=0.1 * step) for step in range(400)]
-    steps = [point.step for point in journal.read(record(), Known(), away).points]
+    steps = [point.step for point in journal_events.read(record(), RunProgress(), away).points]
     assert len(steps) == 400, "forty seconds at ten steps a second: all of them"
     busy = [commit(step, first=10 * step, t=0.001 * step) for step in range(5000)]
-    steps = [point.step for point in journal.read(record(), Known(), busy).points]
+    steps = [point.step for point in journal_events.read(record(), RunProgress(), busy).points]
     assert 100 < len(steps) <= 512, "five seconds at a thousand steps a second: enough for a curve, and bounded"
     assert max(b - a for a, b in pairwise(steps)) <= 50, "without a gap"
     jump = [commit(step, first=10 * step, t=1e9 * step) for step in range(5000)]
-    assert len(journal.read(record(), Known(), jump).points) <= 512, "a clock that jumps changes no bound"
+    assert len(journal_events.read(record(), RunProgress(), jump).points) <= 512, "a clock that jumps changes no bound"
 
 
 def test_a_report_after_a_commit_hides_nothing_of_the_commit() -> None:
-    known = Known()
-    assert journal.read(record(), known, [commit(7, first=70)]).points[0].values["loss"] == 1.0
+    known = RunProgress()
+    assert journal_events.read(record(), known, [commit(7, first=70)]).points[0].values["loss"] == 1.0
     own = {"kind": "report", "t": 2.0, "of": "job", "metrics": {"goodput": 5.0}}
-    (point,) = journal.read(record(), known, [own]).points
+    (point,) = journal_events.read(record(), known, [own]).points
     assert (point.step, point.values["loss"], point.values["goodput"]) == (7, 1.0, 5.0), "of a later look, the same step"
-    (point,) = journal.read(record(), known, [commit(8, first=80)]).points
+    (point,) = journal_events.read(record(), known, [commit(8, first=80)]).points
     assert "goodput" not in point.values, "a control: the next step begins anew"
-    journal.read(record(), known, [{"kind": "resume", "t": 3.0, "step": 3}])
-    (point,) = journal.read(record(), known, [own]).points
+    journal_events.read(record(), known, [{"kind": "resume", "t": 3.0, "step": 3}])
+    (point,) = journal_events.read(record(), known, [own]).points
     assert point.values == {"goodput": 5.0}, "nothing of a step that was taken back"
 
 
 def test_two_loaders_in_turn_lose_nothing() -> None:
-    known = Known()
+    known = RunProgress()
     turns_ = [{**commit(step, first=10 * (step // 2)), "loader": "ab"[step % 2]} for step in range(10)]
-    journal.read(record(), known, turns_)
+    journal_events.read(record(), known, turns_)
     assert known.lost == 0
-    journal.read(record(), known, [{**commit(10, first=70), "loader": "a"}])
+    journal_events.read(record(), known, [{**commit(10, first=70), "loader": "a"}])
     assert known.lost == 20, "a control"
 
 
 def test_what_a_job_counts_as_left_gives_its_progress() -> None:
-    known = Known()
-    journal.read(record(), known, [{**commit(9, first=90), "left": 300}])
+    known = RunProgress()
+    journal_events.read(record(), known, [{**commit(9, first=90), "left": 300}])
     found = Progress.model_validate(known.progress(steps=None))
     assert (found.step, found.steps, found.fraction, found.remaining_s) == (10, 40, 0.25, 15.0)
 
 
 def test_a_jobs_own_document_and_its_scripts_numbers_are_kept_apart() -> None:
-    known = Known()
+    known = RunProgress()
     own = {"kind": "report", "t": 1.0, "of": "job", "metrics": {"goodput": 5.0, "schema": 1, "model": {"throughput": {"a": 1.0}}}}
     script = {"kind": "report", "t": 1.0, "metrics": {"goodput": 99.0, "accuracy": 0.5}}
-    reading = journal.read(record(), known, [own, script])
+    reading = journal_events.read(record(), known, [own, script])
     assert known.progress(steps=None)["goodput"] == 5.0
     assert reading.model
     assert reading.points[0].values == {"goodput": 99.0, "accuracy": 0.5}
-    assert not journal.read(record(), known, [own]).model, "the same model once more is no news"
+    assert not journal_events.read(record(), known, [own]).model, "the same model once more is no news"
 
 
 def test_a_job_that_was_stalled_when_it_ended_is_not_stalled_any_more() -> None:
-    known = Known()
-    journal.read(record(), known, [{"kind": "event", "t": 1.0, "what": "stalled", "text": "no progress for 31 s"}])
+    known = RunProgress()
+    journal_events.read(record(), known, [{"kind": "event", "t": 1.0, "what": "stalled", "text": "no progress for 31 s"}])
     assert known.stalled == "no progress for 31 s"
-    journal.read(record(), known, [{"kind": "end", "t": 2.0, "state": "stopped"}])
+    journal_events.read(record(), known, [{"kind": "end", "t": 2.0, "state": "stopped"}])
     assert not known.stalled, "it may be paused: the next life is not the one that waited"

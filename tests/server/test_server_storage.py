@@ -13,19 +13,19 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from stretto.clusters.tail import Tail
+from stretto.clusters.journal_tail import Tail
 from stretto.core.errors import UsageError
 from stretto.server.api import views
-from stretto.server.api.hub import dump
-from stretto.server.jobs import journal
-from stretto.server.jobs.book import Book
-from stretto.server.jobs.known import Known, Point
-from stretto.server.jobs.state import Changed, Conflict, Draft, Record, fold
+from stretto.server.api.sse import dump
+from stretto.server.jobs import journal_events
+from stretto.server.jobs.job_store import JobStore
+from stretto.server.jobs.run_progress import Point, RunProgress
+from stretto.server.jobs.state import Changed, Conflict, NewEvent, Record, fold
 from stretto.server.models import JobState, Scope, TokenRequest
-from stretto.server.storage import records, tables, tokens
+from stretto.server.storage import repository, tables, tokens
 from stretto.server.storage.database import Lock, connect, migrate
-from stretto.server.storage.ledger import Ledger
-from stretto.server.storage.records import Batch, Storage, StorageDown, Stored
+from stretto.server.storage.decision_log import DecisionLog
+from stretto.server.storage.repository import Batch, Storage, StorageDown, Stored
 from stretto.server.storage.tokens import TokenStore
 
 SPEC = {"name": "digits", "run": ["python", "train.py"], "elastic": {"min": 1, "max": 4}}
@@ -39,18 +39,18 @@ def storage(database: str):
     engine.dispose()
 
 
-def submitted(job: str = "j-aaaaaaaaaaaa", tenant: str = "default") -> Draft:
-    return Draft("submitted", "submitted", {"id": job, "tenant": tenant, "spec": SPEC})
+def submitted(job: str = "j-aaaaaaaaaaaa", tenant: str = "default") -> NewEvent:
+    return NewEvent("submitted", "submitted", {"id": job, "tenant": tenant, "spec": SPEC})
 
 
-def life(workers: int = 2) -> list[Draft]:
+def life(workers: int = 2) -> list[NewEvent]:
     """The events of a job from queue to running."""
     nodes = {"node0": workers}
     return [
         submitted(),
-        Draft("allocated", "", {"nodes": nodes, "run": "r"}),
-        Draft("ready", "", {"workers": workers}),
-        Draft("resized", "", {"workers": 3, "pause_ms": 4.0}),
+        NewEvent("allocated", "", {"nodes": nodes, "run": "r"}),
+        NewEvent("ready", "", {"workers": workers}),
+        NewEvent("resized", "", {"workers": 3, "pause_ms": 4.0}),
     ]
 
 
@@ -61,7 +61,7 @@ def test_migrations_make_the_tables_that_the_code_uses(storage: Storage) -> None
 
 
 def test_migrating_twice_changes_nothing(storage: Storage) -> None:
-    asyncio.run(Book(storage, publish=lambda stored: None).append("j-aaaaaaaaaaaa", life()))
+    asyncio.run(JobStore(storage, publish=lambda stored: None).append("j-aaaaaaaaaaaa", life()))
     before = contents(storage)
     assert any(before.values())
     migrate(storage.engine)
@@ -72,17 +72,18 @@ def contents(storage: Storage) -> dict[str, list[tuple[object, ...]]]:
     """Every row of every table, the migrations' own included."""
     with storage.engine.connect() as connection:
         names = sa.inspect(connection).get_table_names()
-        return {name: sorted((tuple(row) for row in connection.execute(sa.text(f'select * from "{name}"'))), key=repr)
-                for name in names}
+        return {
+            name: sorted((tuple(row) for row in connection.execute(sa.text(f'select * from "{name}"'))), key=repr) for name in names
+        }
 
 
 def test_a_job_is_after_a_restart_what_its_events_made_it(storage: Storage) -> None:
     async def write() -> None:
-        book = Book(storage, publish=lambda stored: None)
+        book = JobStore(storage, publish=lambda stored: None)
         await book.append("j-aaaaaaaaaaaa", life())
 
     asyncio.run(write())
-    again = Book(storage, publish=lambda stored: None)
+    again = JobStore(storage, publish=lambda stored: None)
     again.load()
     record: Record | None = None
     for event in storage.events(job="j-aaaaaaaaaaaa", limit=100):
@@ -94,10 +95,10 @@ def test_a_job_is_after_a_restart_what_its_events_made_it(storage: Storage) -> N
 
 def test_an_event_that_makes_no_sense_is_refused_and_nothing_of_its_append_is_written(storage: Storage) -> None:
     async def write() -> None:
-        book = Book(storage, publish=lambda stored: None)
+        book = JobStore(storage, publish=lambda stored: None)
         await book.append("j-aaaaaaaaaaaa", [submitted()])
         with pytest.raises(Conflict, match="queued"):
-            await book.append("j-aaaaaaaaaaaa", [Draft("resumed", ""), Draft("cancelled", "")])
+            await book.append("j-aaaaaaaaaaaa", [NewEvent("resumed", ""), NewEvent("cancelled", "")])
         assert book.records["j-aaaaaaaaaaaa"].state is JobState.QUEUED
 
     asyncio.run(write())
@@ -106,9 +107,9 @@ def test_an_event_that_makes_no_sense_is_refused_and_nothing_of_its_append_is_wr
 
 def test_of_two_changes_of_one_version_the_second_is_refused(storage: Storage) -> None:
     async def write() -> list[object]:
-        book = Book(storage, publish=lambda stored: None)
+        book = JobStore(storage, publish=lambda stored: None)
         await book.append("j-aaaaaaaaaaaa", [submitted()])
-        wish = Draft("wished", "", {"workers": 2, "pin": False})
+        wish = NewEvent("wished", "", {"workers": 2, "pin": False})
         both = [book.append("j-aaaaaaaaaaaa", [wish], expected=1) for _ in range(2)]
         return await asyncio.gather(*both, return_exceptions=True)
 
@@ -121,7 +122,7 @@ def test_many_appends_at_once_get_numbers_without_a_gap_and_in_order(storage: St
     published: list[int] = []
 
     async def write() -> None:
-        book = Book(storage, publish=lambda stored: published.extend(one.id for one in stored))
+        book = JobStore(storage, publish=lambda stored: published.extend(one.id for one in stored))
         names = [f"j-{letter}aaaaaaaaaaa" for letter in "abcdefghijklmnop"]
         await asyncio.gather(*(book.append(name, [submitted(name)]) for name in names))
 
@@ -133,7 +134,7 @@ def test_many_appends_at_once_get_numbers_without_a_gap_and_in_order(storage: St
 
 def test_a_used_key_is_refused_by_the_database_itself(storage: Storage) -> None:
     async def write() -> None:
-        book = Book(storage, publish=lambda stored: None)
+        book = JobStore(storage, publish=lambda stored: None)
         key = {"tenant": "default", "key": "k", "digest": "d", "job": "j-aaaaaaaaaaaa", "t": 1.0}
         await book.append("j-aaaaaaaaaaaa", [submitted()], key=key)
         with pytest.raises(sa.exc.IntegrityError):
@@ -147,8 +148,8 @@ def test_a_used_key_is_refused_by_the_database_itself(storage: Storage) -> None:
 
 
 def test_a_long_curve_is_thinned_and_keeps_its_ends_and_its_newest_part(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "MOST_POINTS", 400)
-    monkeypatch.setattr(records, "FRESH_POINTS", 100)
+    monkeypatch.setattr(repository, "MOST_POINTS", 400)
+    monkeypatch.setattr(repository, "FRESH_POINTS", 100)
     for begin in range(0, 3000, 50):
         points = [("j-aaaaaaaaaaaa", Point(step, float(step), 1, {"loss": float(step)})) for step in range(begin, begin + 50)]
         storage.write(Batch(points=points))
@@ -168,10 +169,10 @@ def test_a_step_that_was_computed_again_replaces_its_point(storage: Storage) -> 
 
 def test_tenants_see_their_own_events_and_those_of_the_cluster(storage: Storage) -> None:
     async def write() -> None:
-        book = Book(storage, publish=lambda stored: None)
+        book = JobStore(storage, publish=lambda stored: None)
         await book.append("j-aaaaaaaaaaaa", [submitted(tenant="one")])
         await book.append("j-baaaaaaaaaaa", [submitted("j-baaaaaaaaaaa", tenant="two")])
-        await book.note(Draft("node", "node0 is cordoned"))
+        await book.note(NewEvent("node", "node0 is cordoned"))
 
     asyncio.run(write())
     assert [event.tenant for event in storage.events(tenant="one")] == ["one", None]
@@ -192,12 +193,12 @@ def test_a_second_server_on_one_database_is_refused(database: str, tmp_path: Pat
 
 
 def test_the_picture_of_slots_has_a_bar_for_every_holding(storage: Storage) -> None:
-    ledger = Ledger(storage)
+    ledger = DecisionLog(storage)
     row = {"trigger": "test", "policy": "fifo", "seconds": 0.1, "kept": 0, "alarm": None, "changes": []}
     ledger.decide({**row, "t": 10.0}, holdings={("a", "node0"): ("default", "one", 2)})
     ledger.decide({**row, "t": 20.0}, holdings={("a", "node0"): ("default", "one", 3)})
     ledger.draw({}, t=30.0)
-    bars = [(bar["slots"], bar["start"], bar["end"]) for bar in Ledger(storage).bars(since=0, until=100)]
+    bars = [(bar["slots"], bar["start"], bar["end"]) for bar in DecisionLog(storage).bars(since=0, until=100)]
     assert bars == [(2, 10.0, 20.0), (3, 20.0, 30.0)]
     assert [row["id"] for row in ledger.decisions(before=None, limit=10)] == [2, 1]
 
@@ -238,7 +239,7 @@ def test_only_the_hash_of_a_token_is_in_the_database(storage: Storage) -> None:
 
 
 def test_a_database_that_is_locked_for_a_moment_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "RETRY_FOR_S", 60.0)
+    monkeypatch.setattr(repository, "RETRY_FOR_S", 60.0)
     engine = connect(f"sqlite:///{tmp_path / 'server.db'}")
     migrate(engine)
     other = connect(f"sqlite:///{tmp_path / 'server.db'}")
@@ -248,7 +249,7 @@ def test_a_database_that_is_locked_for_a_moment_loses_nothing(tmp_path: Path, mo
     freed.start()
 
     async def write() -> None:
-        book = Book(Storage(engine), publish=lambda stored: None)
+        book = JobStore(Storage(engine), publish=lambda stored: None)
         await book.append("j-aaaaaaaaaaaa", [submitted()])
 
     asyncio.run(write())
@@ -258,7 +259,7 @@ def test_a_database_that_is_locked_for_a_moment_loses_nothing(tmp_path: Path, mo
 
 
 def test_a_database_that_stays_locked_is_said_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "RETRY_FOR_S", 0.2)
+    monkeypatch.setattr(repository, "RETRY_FOR_S", 0.2)
     path = tmp_path / "server.db"
     migrate(connect(f"sqlite:///{path}"))
     engine = sa.create_engine(f"sqlite:///{path}", connect_args={"timeout": 0.05})
@@ -266,7 +267,7 @@ def test_a_database_that_stays_locked_is_said_and_changes_nothing(tmp_path: Path
     holder.exec_driver_sql("begin immediate")
 
     async def write() -> None:
-        book = Book(Storage(engine), publish=lambda stored: None)
+        book = JobStore(Storage(engine), publish=lambda stored: None)
         with pytest.raises(StorageDown, match="locked"):
             await book.append("j-aaaaaaaaaaaa", [submitted()])
         assert book.records == {}
@@ -290,17 +291,17 @@ def test_numbers_that_are_none_in_what_a_job_reports_keep_nobody_from_being_writ
     nasty = {"goodput": float("nan"), "model": {"throughput": {"a": endless}, "parts": [-endless, 1.0]}, "utilisation": 0.5}
 
     async def write() -> None:
-        book = Book(storage, publish=lambda stored: None)
+        book = JobStore(storage, publish=lambda stored: None)
         names = ("j-aaaaaaaaaaaa", "j-baaaaaaaaaaa")
         for name in names:
             await book.append(name, [submitted(name)])
         report = {"kind": "report", "t": 1.0, "of": "job", "metrics": nasty}
-        journal.read(book.records[names[0]], book.known[names[0]], [report])
+        journal_events.read(book.records[names[0]], book.known[names[0]], [report])
         book.known[names[1]].step = 7
         await book.flush(names)
 
     asyncio.run(write())
-    found = [Known.read(known) for _, known in storage.jobs()]
+    found = [RunProgress.read(known) for _, known in storage.jobs()]
     assert [one.step for one in found] == [0, 7]
     assert found[0].report == {"goodput": None, "model": {"throughput": {"a": None}, "parts": [None, 1.0]}, "utilisation": 0.5}
 
@@ -320,14 +321,14 @@ def test_an_error_with_letters_that_no_database_takes_is_written_down_and_shown(
         file.write(raw.encode("utf-8", "surrogatepass") + b"\n")
     published: list[Stored] = []
 
-    async def write() -> Known:
-        book = Book(storage, publish=published.extend)
-        await book.append("j-aaaaaaaaaaaa", [submitted(), Draft("allocated", "", {"nodes": {"n": 1}, "run": "r"})])
+    async def write() -> RunProgress:
+        book = JobStore(storage, publish=published.extend)
+        await book.append("j-aaaaaaaaaaaa", [submitted(), NewEvent("allocated", "", {"nodes": {"n": 1}, "run": "r"})])
         record, known = book.records["j-aaaaaaaaaaaa"], book.known["j-aaaaaaaaaaaa"]
-        reading = journal.read(record, known, Tail(path).read())
+        reading = journal_events.read(record, known, Tail(path).read())
         assert len(reading.drafts) == 2
         book.buffered[record.id] = reading.points
-        await book.append(record.id, [*reading.drafts, Draft("failed", str((known.end or {})["error"]), {"error": "e"})])
+        await book.append(record.id, [*reading.drafts, NewEvent("failed", str((known.end or {})["error"]), {"error": "e"})])
         await book.flush([record.id])
         return known
 
@@ -338,4 +339,4 @@ def test_an_error_with_letters_that_no_database_takes_is_written_down_and_shown(
     assert published[-1].text == storage.events()[-1].text == shown
     assert all(dump(views.event(one)).encode() for one in published), "the stream can carry it"
     with pytest.raises((UnicodeError, sa.exc.DataError)):
-        asyncio.run(Book(storage, publish=published.extend).note(Draft("server", "raw \ud800", {})))
+        asyncio.run(JobStore(storage, publish=published.extend).note(NewEvent("server", "raw \ud800", {})))

@@ -117,15 +117,32 @@ class EtcdProcess:
 
     def start(self) -> None:
         scheme = "https" if self._tls else "http"
-        command = [shutil.which("etcd") or "etcd", "--data-dir", str(self.folder / "data"),
-                   "--listen-client-urls", f"{scheme}://{self.endpoint}",
-                   "--advertise-client-urls", f"{scheme}://{self.endpoint}",
-                   "--listen-peer-urls", f"http://127.0.0.1:{self.peer}",
-                   "--initial-advertise-peer-urls", f"http://127.0.0.1:{self.peer}",
-                   "--initial-cluster", f"default=http://127.0.0.1:{self.peer}", "--unsafe-no-fsync"]
+        command = [
+            shutil.which("etcd") or "etcd",
+            "--data-dir",
+            str(self.folder / "data"),
+            "--listen-client-urls",
+            f"{scheme}://{self.endpoint}",
+            "--advertise-client-urls",
+            f"{scheme}://{self.endpoint}",
+            "--listen-peer-urls",
+            f"http://127.0.0.1:{self.peer}",
+            "--initial-advertise-peer-urls",
+            f"http://127.0.0.1:{self.peer}",
+            "--initial-cluster",
+            f"default=http://127.0.0.1:{self.peer}",
+            "--unsafe-no-fsync",
+        ]
         if self._tls:
-            command += ["--cert-file", str(self._tls["certificate"]), "--key-file", str(self._tls["key"]),
-                        "--trusted-ca-file", str(self._tls["ca"]), "--client-cert-auth"]
+            command += [
+                "--cert-file",
+                str(self._tls["certificate"]),
+                "--key-file",
+                str(self._tls["key"]),
+                "--trusted-ca-file",
+                str(self._tls["ca"]),
+                "--client-cert-auth",
+            ]
         log = (self.folder / "etcd.log").open("ab")
         self._process = subprocess.Popen(command, stdout=log, stderr=log)
         self._wait()
@@ -157,12 +174,28 @@ async def eventually(store: Store, prefix: str) -> list[str]:
 
 def certificates(folder: Path) -> dict[str, Path]:
     """A CA and one certificate for 127.0.0.1 that serves both ends."""
+
     def run(*command: str) -> None:
         subprocess.run(["openssl", *command], cwd=folder, check=True, capture_output=True)
 
     (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
     run("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=ca")
     run("req", "-newkey", "rsa:2048", "-nodes", "-keyout", "node.key", "-out", "node.csr", "-subj", "/CN=node")
-    run("x509", "-req", "-in", "node.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
-        "-out", "node.pem", "-extfile", "names")
+    run(
+        "x509",
+        "-req",
+        "-in",
+        "node.csr",
+        "-CA",
+        "ca.pem",
+        "-CAkey",
+        "ca.key",
+        "-CAcreateserial",
+        "-days",
+        "2",
+        "-out",
+        "node.pem",
+        "-extfile",
+        "names",
+    )
     return {"ca": folder / "ca.pem", "certificate": folder / "node.pem", "key": folder / "node.key"}

@@ -171,6 +171,7 @@ assert "GRPC_ENABLE_FORK_SUPPORT" not in os.environ
 
 def test_an_agent_that_uses_etcd_can_still_fork(etcd: EtcdProcess) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "GRPC_ENABLE_FORK_SUPPORT"}
-    result = subprocess.run([sys.executable, "-c", FORKING, etcd.endpoint], env=environment, capture_output=True, text=True,
-                            timeout=120, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", FORKING, etcd.endpoint], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
     assert result.returncode == 0, result.stderr

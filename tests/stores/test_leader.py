@@ -6,34 +6,35 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-from stretto.membership import keys
+from stretto.membership import store_schema
 from stretto.membership.leader import Leader
-from stretto.membership.presence import Presence
+from stretto.membership.lease_session import LeaseSession
 from stretto.membership.protocol import Phase, WorkerStatus
 from stretto.membership.stores.embedded import EmbeddedStore
-from stretto.membership.stores.mirror import Mirror
 from stretto.membership.stores.store import Guard, Put, Store
-from stretto.membership.timing import Timing
+from stretto.membership.stores.watch_cache import WatchCache
+from stretto.membership.timeouts import Timeouts
 
-QUICK = Timing().scaled(0.25)
+QUICK = Timeouts().scaled(0.25)
 
 
 class Agent:
-    def __init__(self, store: Store, name: str, *, timing: Timing = QUICK, on_lost: Callable[[int], bool] | None = None):
+    def __init__(self, store: Store, name: str, *, timing: Timeouts = QUICK, on_lost: Callable[[int], bool] | None = None):
         self.fenced = 0
         self.name = name
-        self.mirror = Mirror(store)
-        self.presence = Presence(store, agent=name, timing=timing, on_fence=self.fence)
-        self.leader = Leader(store, agent=name, mirror=self.mirror, presence=self.presence, timing=timing,
-                             on_lost=on_lost or (lambda life: False))
-        self.presence.put(keys.AGENTS + name, {"agent": name, "slots": 4})
+        self.mirror = WatchCache(store)
+        self.presence = LeaseSession(store, agent=name, timing=timing, on_fence=self.fence)
+        self.leader = Leader(
+            store, agent=name, mirror=self.mirror, presence=self.presence, timing=timing, on_lost=on_lost or (lambda life: False)
+        )
+        self.presence.put(store_schema.AGENTS + name, {"agent": name, "slots": 4})
 
     def fence(self) -> None:
         self.fenced += 1
 
     def say(self, worker: str, phase: Phase, *, order: int = 0, **fields: object) -> None:
         status = WorkerStatus(worker, self.name, phase, order, slices=8, shape="s", **fields)  # type: ignore[arg-type]
-        self.presence.put(keys.WORKERS + worker, status.document())
+        self.presence.put(store_schema.WORKERS + worker, status.document())
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Agent]:
@@ -55,7 +56,7 @@ async def until(condition: Callable[[], bool], *, what: str) -> None:
 
 
 async def job(store: Store, *, least: int = 1, most: int = 4) -> None:
-    await store.commit([Put(keys.JOB, keys.text({"least": least, "most": most, "slices": 8}))])
+    await store.commit([Put(store_schema.JOB, store_schema.text({"least": least, "most": most, "slices": 8}))])
 
 
 def test_the_first_roster_is_published_when_the_fewest_are_ready() -> None:
@@ -64,11 +65,11 @@ def test_the_first_roster_is_published_when_the_fewest_are_ready() -> None:
         await job(store, least=2)
         async with Agent(store, "a").running() as agent:
             agent.say("w1", Phase.READY)
-            await until(lambda: keys.TARGETS + "a" in agent.mirror.entries, what="targets")
-            assert keys.roster(agent.mirror.entries) is None
+            await until(lambda: store_schema.TARGETS + "a" in agent.mirror.entries, what="targets")
+            assert store_schema.roster(agent.mirror.entries) is None
             agent.say("w2", Phase.READY, order=1)
-            await until(lambda: keys.roster(agent.mirror.entries) is not None, what="a roster")
-            roster = keys.roster(agent.mirror.entries)
+            await until(lambda: store_schema.roster(agent.mirror.entries) is not None, what="a roster")
+            roster = store_schema.roster(agent.mirror.entries)
             assert roster is not None
             assert roster.workers == ("w1", "w2")
 
@@ -83,16 +84,16 @@ def test_another_agent_leads_when_the_leader_is_gone_and_goes_on_with_the_same_r
             async with Agent(store, "a").running() as first:
                 first.say("w1", Phase.READY)
                 second.say("w2", Phase.READY, order=1)
-                await until(lambda: keys.roster(second.mirror.entries) is not None, what="a roster")
+                await until(lambda: store_schema.roster(second.mirror.entries) is not None, what="a roster")
                 first.say("w1", Phase.MEMBER, roster=1, tick=0)
                 second.say("w2", Phase.MEMBER, order=1, roster=1, tick=0)
                 await until(lambda: first.leader.office is not None or second.leader.office is not None, what="a leader")
             # Agent a is gone without a word: its lease runs out, its worker has vanished.
-            await until(lambda: keys.broken(second.mirror.entries) == 1, what="a break")
+            await until(lambda: store_schema.broken(second.mirror.entries) == 1, what="a break")
             assert second.leader.office is not None
             second.say("w2", Phase.MEMBER, order=1, roster=1, tick=5, halted=1)
-            await until(lambda: (r := keys.roster(second.mirror.entries)) is not None and r.number == 2, what="a rescue")
-            roster = keys.roster(second.mirror.entries)
+            await until(lambda: (r := store_schema.roster(second.mirror.entries)) is not None and r.number == 2, what="a rescue")
+            roster = store_schema.roster(second.mirror.entries)
             assert roster is not None
             assert (roster.workers, roster.rescue, roster.tick) == (("w2",), True, 5)
 
@@ -113,8 +114,8 @@ def test_a_deposed_leaders_write_is_refused() -> None:
             await until(lambda: second.leader.office is not None, what="another leader")
             assert second.leader.office is not None
             assert second.leader.office.term == 2
-            assert await store.commit([Put(keys.ROSTER, "{}")], guards=[old]) is None
-            assert await store.commit([Put("proof", "2")], guards=[Guard(keys.LEADER, second.leader.office.guard.revision)])
+            assert await store.commit([Put(store_schema.ROSTER, "{}")], guards=[old]) is None
+            assert await store.commit([Put("proof", "2")], guards=[Guard(store_schema.LEADER, second.leader.office.guard.revision)])
 
     asyncio.run(story())
 
@@ -122,7 +123,7 @@ def test_a_deposed_leaders_write_is_refused() -> None:
 def test_an_agent_that_cannot_renew_stops_its_workers_once() -> None:
     async def story() -> None:
         store = EmbeddedStore()
-        timing = Timing(lease_s=0.5, renewal_s=0.1, answer_s=0.15, margin_s=0.05, fence_s=0.4)
+        timing = Timeouts(lease_s=0.5, renewal_s=0.1, answer_s=0.15, margin_s=0.05, fence_s=0.4)
         agent = Agent(store, "a", timing=timing)
         async with agent.running():
             await asyncio.sleep(1.0)
@@ -142,13 +143,13 @@ def test_after_everybody_died_the_job_begins_a_new_life_with_higher_numbers() ->
         agent = Agent(store, "a", on_lost=lambda life: lives.append(life) or True)
         async with agent.running():
             agent.say("w1", Phase.READY)
-            await until(lambda: keys.roster(agent.mirror.entries) is not None, what="a roster")
+            await until(lambda: store_schema.roster(agent.mirror.entries) is not None, what="a roster")
             agent.say("w1", Phase.MEMBER, roster=1, tick=3)
             agent.say("w1", Phase.GONE, roster=1, tick=3)
-            await until(lambda: keys.value(agent.mirror.entries, keys.LIFE).get("life") == 2, what="a new life")
+            await until(lambda: store_schema.value(agent.mirror.entries, store_schema.LIFE).get("life") == 2, what="a new life")
             agent.say("w2", Phase.READY, order=1)
-            await until(lambda: (r := keys.roster(agent.mirror.entries)) is not None and r.workers == ("w2",), what="w2")
-            roster = keys.roster(agent.mirror.entries)
+            await until(lambda: (r := store_schema.roster(agent.mirror.entries)) is not None and r.workers == ("w2",), what="w2")
+            roster = store_schema.roster(agent.mirror.entries)
             assert roster is not None
             assert roster.number > 1
             assert lives == [1]

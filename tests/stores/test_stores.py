@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from stretto.membership.stores.mirror import Mirror
-from stretto.membership.stores.store import Change, Compacted, Guard, Put, Store
+from stretto.membership.stores.store import Compacted, Guard, Put, Store, StoreChange
+from stretto.membership.stores.watch_cache import WatchCache
 from tests.stores.places import EtcdProcess, Place, opened
 
 Story = Callable[[Place, Store], Awaitable[None]]
@@ -24,8 +24,8 @@ def tell(story: Story, kind: str, etcd: EtcdProcess | None) -> None:
     asyncio.run(play())
 
 
-async def collect(store: Store, prefix: str, *, after: int, count: int) -> list[Change]:
-    found: list[Change] = []
+async def collect(store: Store, prefix: str, *, after: int, count: int) -> list[StoreChange]:
+    found: list[StoreChange] = []
     async for change in store.watch(prefix, after=after):
         found.append(change)
         if len(found) == count:
@@ -42,7 +42,9 @@ def test_entries_are_sorted_and_know_their_revisions(kind: str, etcd: EtcdProces
         entries, revision = await store.read("b/")
         assert revision == second
         assert [(e.key, e.value, e.revision, e.created) for e in entries] == [
-            ("b/1", "one", first, first), ("b/2", "zwei", second, first)]
+            ("b/1", "one", first, first),
+            ("b/2", "zwei", second, first),
+        ]
 
     tell(story, kind, etcd)
 
@@ -149,7 +151,7 @@ def test_a_watch_across_a_gap_in_the_history_says_so(kind: str, etcd: EtcdProces
 def test_a_mirror_is_right_again_after_a_gap(kind: str, etcd: EtcdProcess | None) -> None:
     async def story(place: Place, store: Store) -> None:
         await store.commit([Put("k", "0"), Put("gone", "x")])
-        mirror = Mirror(store, pause_s=0.05)
+        mirror = WatchCache(store, pause_s=0.05)
         await mirror.refresh()
         await store.commit([Put("k", "1"), Put("gone", None)])
         await place.forget(store)

@@ -64,8 +64,13 @@ def closes() -> None:
 
 
 SCRIPTS: tuple[tuple[Callable[[], None], int], ...] = (
-    (fits, 0), (fits_longer, 0), (fails_while_it_fits, 1), (fits, 0), (prefetches, 0), (closes, 0),
-)  # fmt: skip
+    (fits, 0),
+    (fits_longer, 0),
+    (fails_while_it_fits, 1),
+    (fits, 0),
+    (prefetches, 0),
+    (closes, 0),
+)
 """What runs, in turn, and the exit code that it should have."""
 
 

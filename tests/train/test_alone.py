@@ -78,8 +78,14 @@ def check(body: str, *, head: str = HEAD) -> str:
 
 def check_fresh(body: str) -> None:
     """In an interpreter of its own: one that is forked has the freed memory of all tests before it."""
-    done = subprocess.run([sys.executable, "-c", HEAD + textwrap.dedent(body)], capture_output=True, text=True, timeout=250,
-                          env=environment(), check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", HEAD + textwrap.dedent(body)],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        env=environment(),
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -293,8 +299,10 @@ def test_an_evaluation_covers_every_sample_once():
         ("job.loader(torch.utils.data.ChainDataset([]), batch_size=8)", ["a ChainDataset", "__len__ and __getitem__"]),
         ("job.loader(iter([1, 2]), batch_size=8)", ["list_iterator", "__len__ and __getitem__"]),
         ("next(iter(job.loader(TensorDataset(x, y), batch_size=8)))", ["shares no parameter", "job.share(model=model"]),
-        ("job.share(o=torch.optim.SGD(nn.Linear(6, 3).parameters())); next(iter(job.loader(TensorDataset(x, y), batch_size=8)))",
-         ["job.share(o=…)", "shape (3, 6)", "no shared module"]),
+        (
+            "job.share(o=torch.optim.SGD(nn.Linear(6, 3).parameters())); next(iter(job.loader(TensorDataset(x, y), batch_size=8)))",
+            ["job.share(o=…)", "shape (3, 6)", "no shared module"],
+        ),
     ],
 )
 def test_what_cannot_be_right_is_refused_with_the_fix(body, words):
@@ -401,12 +409,16 @@ def test_a_step_that_was_not_begun_when_the_sweep_was_left_does_not_count():
 
 
 def test_two_training_loaders_are_swept_over_one_after_the_other():
-    refused("""
+    refused(
+        """
     job.share(model=nn.Linear(6, 3))
     one, two = (job.loader(TensorDataset(x, y), batch_size=16) for _ in range(2))
     for a, b in zip(one, two):
         pass
-    """, "zip over a training loader", "StackDataset")
+    """,
+        "zip over a training loader",
+        "StackDataset",
+    )
 
 
 def test_a_step_takes_log2_of_the_slices_and_two_buffers_of_the_gradients_size_and_later_steps_use_them_again():

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from stretto.batching.plans import Adaptive, PerWorker
+from stretto.batching.batch_policies import Adaptive, PerWorker
 from stretto.core.errors import ScriptError
-from stretto.train.data.asked import asked_batch, asked_slices
+from stretto.train.data.env_overrides import asked_batch, asked_slices
 
 SCRIPT = """
 import sys, torch, stretto

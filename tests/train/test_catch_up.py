@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 from launching import environment, gone, stretto
 
-SCRIPT = '''
+SCRIPT = """
 import os, sys, time
 from pathlib import Path
 import torch, torch.nn as nn, torch.nn.functional as F
@@ -72,7 +72,7 @@ for epoch in EPOCHS_LOOP:
     visit("after")
 visit("end")
 print("digest", job.digest())
-'''
+"""
 
 
 def script(*, loop: str = "job.epochs(4)", width: int = 16, update: bool = False) -> str:
@@ -83,8 +83,9 @@ def plain(text: str, where: str, folder: Path) -> str:
     folder.mkdir()
     path = folder / "plain.py"
     path.write_text(text)
-    done = subprocess.run([sys.executable, str(path), where, str(folder)], capture_output=True, text=True, timeout=250,
-                          env=environment(), check=False)
+    done = subprocess.run(
+        [sys.executable, str(path), where, str(folder)], capture_output=True, text=True, timeout=250, env=environment(), check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()[-1]
 
@@ -131,8 +132,16 @@ def kill_everything(run) -> None:
 def kill_and_resume(launch, text: str, where: str, tmp_path: Path) -> None:
     expected = plain(text, where, tmp_path / "plain")
     (tmp_path / "out").mkdir()
-    run = launch(text, "--workers", "2", "--checkpoint", str(tmp_path / "saved"), "--checkpoint-every", "4",
-                 args=(where, str(tmp_path / "out"), "0.2"))
+    run = launch(
+        text,
+        "--workers",
+        "2",
+        "--checkpoint",
+        str(tmp_path / "saved"),
+        "--checkpoint-every",
+        "4",
+        args=(where, str(tmp_path / "out"), "0.2"),
+    )
     run.until_step(10)
     kill_everything(run)
     done = stretto("resume", "--runs", str(run.folder.path.parent), "--quiet", "job", cwd=tmp_path)
@@ -174,15 +183,22 @@ def test_epochs_counted_by_range_come_out_the_same(launch, tmp_path, happens):
     happens(launch, script(loop="range(4)"), "top,epoch,after,end", tmp_path)
 
 
-@pytest.mark.parametrize(("loaders", "active"), [
-    ([(5, 0), (5, 0)], 0), ([(5, 3), (5, 0)], 0), ([(6, 0), (5, 0)], 1), ([(6, 0), (5, 1)], 1), ([(6, 0), (6, 0)], 0),
-])
+@pytest.mark.parametrize(
+    ("loaders", "active"),
+    [
+        ([(5, 0), (5, 0)], 0),
+        ([(5, 3), (5, 0)], 0),
+        ([(6, 0), (5, 0)], 1),
+        ([(6, 0), (5, 1)], 1),
+        ([(6, 0), (6, 0)], 0),
+    ],
+)
 def test_a_checkpoint_of_the_first_version_goes_on_in_the_loader_that_it_was_in(loaders, active):
     """It has the places of both loaders, and not which of them was swept."""
-    from stretto.train.admission import Admission
+    from stretto.train.state_sync import StateSync
 
     made = [SimpleNamespace(number=number, train=train) for number, train in enumerate((True, True, False))]
-    admission = Admission(SimpleNamespace(_loaders=made, _team=SimpleNamespace()), carried=None)
+    admission = StateSync(SimpleNamespace(_loaders=made, _team=SimpleNamespace()), carried=None)
     place = {"step": 30, "loaders": [{"epoch": epoch, "step": step} for epoch, step in [*loaders, (0, 2)]]}
     assert admission._trained(place) == active
     assert admission._trained({**place, "step": 0}) is None

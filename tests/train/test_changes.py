@@ -14,8 +14,8 @@ import pytest
 from launching import GUARD_S, environment, gone, stretto
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from stretto.train.data.changes import Changes, plain_attributes
-from stretto.train.script_source import changing
+from stretto.train.data.dataset_changes import Changes, plain_attributes
+from stretto.train.script_checks.source_analysis import changing
 
 
 class Data(Dataset):  # type: ignore[type-arg]
@@ -45,8 +45,12 @@ def test_what_the_script_changes_is_told_and_what_reading_changes_is_not() -> No
     data.weights[1] = 3.0
     data.transform = int
     data.new = {"f": divmod, "n": 1}  # type: ignore[attr-defined]
-    assert changes.begin() == {"dataset.level": "2", "dataset.transform": "int", "dataset.weights": "[1.0, 3.0]",
-                               "dataset.new": "{'f': divmod, 'n': 1}"}
+    assert changes.begin() == {
+        "dataset.level": "2",
+        "dataset.transform": "int",
+        "dataset.weights": "[1.0, 3.0]",
+        "dataset.new": "{'f': divmod, 'n': 1}",
+    }
     data.level = 0
     assert "dataset.level" not in changes.begin()
 
@@ -94,10 +98,13 @@ print("digest", job.digest())
 """
 
 
-@pytest.mark.parametrize(("change", "processes"), [
-    ("setattr(dataset, 'level', dataset.level + 1)", 0),
-    pytest.param("dataset.level = epoch + 1", 1, marks=pytest.mark.long),
-])
+@pytest.mark.parametrize(
+    ("change", "processes"),
+    [
+        ("setattr(dataset, 'level', dataset.level + 1)", 0),
+        pytest.param("dataset.level = epoch + 1", 1, marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.slow
 def test_a_worker_whose_dataset_is_another_one_is_refused_and_one_whose_is_the_same_joins(
     launch: Any, tmp_path: Path, change: str, processes: int
@@ -121,16 +128,20 @@ def plain(text: str, folder: Path) -> str:
     """The digest under plain python."""
     path = folder / "plain.py"
     path.write_text(text.replace("PAUSE", "0").replace("WORKERS", "0"))
-    done = subprocess.run([sys.executable, str(path)], env=environment(), text=True, capture_output=True, timeout=GUARD_S,
-                          check=True)
+    done = subprocess.run(
+        [sys.executable, str(path)], env=environment(), text=True, capture_output=True, timeout=GUARD_S, check=True
+    )
     return done.stdout.split()[-1]
 
 
-@pytest.mark.parametrize(("change", "refusal"), [
-    ("dataset.level += 1", "`dataset.level` is 1 here and"),
-    pytest.param("dataset.harder()", "`dataset.level` is 1 here and", marks=pytest.mark.long),
-    pytest.param("dataset.level = epoch + 1", "", marks=pytest.mark.long),
-])
+@pytest.mark.parametrize(
+    ("change", "refusal"),
+    [
+        ("dataset.level += 1", "`dataset.level` is 1 here and"),
+        pytest.param("dataset.harder()", "`dataset.level` is 1 here and", marks=pytest.mark.long),
+        pytest.param("dataset.level = epoch + 1", "", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.slow
 def test_a_dataset_that_is_another_one_after_a_resume_is_refused(launch: Any, tmp_path: Path, change: str, refusal: str) -> None:
     text = SCRIPT.replace("CHANGE", change)

@@ -67,7 +67,8 @@ def test_jobs_one_after_the_other_have_the_digests_of_processes_of_their_own(alo
 
 
 def test_closing_leaves_no_hook_thread_or_process_behind() -> None:
-    check("""
+    check(
+        """
         for make in (dict(), dict(rule=stretto.AdaScale(), epochs=2), dict(workers=2)):
             job = stretto.join(seed=0)
             model, optimizer = train(job, **make)
@@ -82,11 +83,14 @@ def test_closing_leaves_no_hook_thread_or_process_behind() -> None:
             assert multiprocessing.active_children() == []
             model(torch.randn(4, 6)).sum().backward()  # an ordinary model again
             optimizer.step()
-    """, head=JOBS)
+    """,
+        head=JOBS,
+    )
 
 
 def test_an_exception_leaving_the_block_closes_the_job(alone: dict[str, str]) -> None:
-    out = check("""
+    out = check(
+        """
         try:
             with stretto.join(seed=5) as job:
                 model = torch.nn.Linear(6, 3)
@@ -100,23 +104,29 @@ def test_an_exception_leaving_the_block_closes_the_job(alone: dict[str, str]) ->
         except ValueError:
             assert job.closed
         print(plain())
-    """, head=JOBS)
+    """,
+        head=JOBS,
+    )
     assert out.split()[-1] == alone["plain()"]
 
 
 def test_the_digest_can_be_had_until_the_job_is_closed() -> None:
-    check("""
+    check(
+        """
         job = stretto.join(seed=0)
         train(job)
         assert job.digest() == job.digest()
         job.close()
         job.close()
         assert job.step == 16 and job.closed
-    """, head=JOBS)
+    """,
+        head=JOBS,
+    )
 
 
 def test_every_use_of_a_closed_job_is_refused() -> None:
-    check("""
+    check(
+        """
         job = stretto.join(seed=0)
         train(job)
         job.close()
@@ -129,11 +139,14 @@ def test_every_use_of_a_closed_job_is_refused() -> None:
                 assert "this job is closed" in str(error) and "stretto.join(...)" in str(error)
             else:
                 raise AssertionError("not refused")
-    """, head=JOBS)
+    """,
+        head=JOBS,
+    )
 
 
 def test_a_step_of_a_closed_job_is_refused() -> None:
-    refused("""
+    refused(
+        """
         job = stretto.join(seed=0)
         model = torch.nn.Linear(6, 3)
         job.share(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
@@ -141,7 +154,10 @@ def test_a_step_of_a_closed_job_is_refused() -> None:
             job.close()
             for (x,) in step:
                 pass
-    """, "this job is closed", head=JOBS)
+    """,
+        "this job is closed",
+        head=JOBS,
+    )
 
 
 def test_a_second_join_of_a_script_is_refused_and_the_text_names_both_ways() -> None:
@@ -151,20 +167,24 @@ def test_a_second_join_of_a_script_is_refused_and_the_text_names_both_ways() -> 
 def test_a_cell_that_runs_twice_closes_the_first_job_and_says_so(alone: dict[str, str]) -> None:
     cell = "job = stretto.join(seed=0); model, optimizer = train(job); print('digest', job.digest())\n"
     typed = f"exec({JOBS!r})\n{cell}{cell}"
-    done = subprocess.run([sys.executable, "-i"], input=typed, env=environment(), text=True, capture_output=True, timeout=GUARD_S,
-                          check=False)
+    done = subprocess.run(
+        [sys.executable, "-i"], input=typed, env=environment(), text=True, capture_output=True, timeout=GUARD_S, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert [line.split()[-1] for line in done.stdout.splitlines() if "digest" in line] == [alone["plain()"]] * 2, done.stderr
     assert done.stderr.count("stretto: closed the job that this session had joined before") == 1
 
 
-LAUNCHED = JOBS + """
+LAUNCHED = (
+    JOBS
+    + """
 with stretto.join(seed=0) as job:
     train(job)
 time.sleep(AFTER)
 print("after", os.environ.get("STRETTO_WORKER"))
 LAST
 """
+)
 
 
 def launched(last: str = "", *, after_s: float = 0.0) -> str:
@@ -187,11 +207,14 @@ def test_a_launched_script_cannot_join_again(launch: Callable[..., Launched]) ->
 
 
 def test_a_launched_worker_that_fails_inside_the_block_has_not_finished(launch: Callable[..., Launched], tmp_path: Path) -> None:
-    body = JOBS + """
+    body = (
+        JOBS
+        + """
 with stretto.join(seed=0) as job:
     train(job)
     raise ValueError("no result")
 """
+    )
     run = launch(body, "--workers", "1")
     assert run.end() != 0
     assert not run.events("finished")
@@ -200,13 +223,16 @@ with stretto.join(seed=0) as job:
 
 def test_a_script_that_runs_out_of_memory_inside_the_block_is_carried_over(launch: Callable[..., Launched]) -> None:
     train = JOBS.replace("                loss = torch", "                room(job, a)\n                loss = torch")
-    body = train + """
+    body = (
+        train
+        + """
 def room(job, a):
     if job.step == 3 and len(a) > 2: raise torch.OutOfMemoryError("too much at a time")
 
 with stretto.join(seed=0) as job:
     train(job, batch_size=32)
 """
+    )
     run = launch(body, "--workers", "2")
     assert run.end() == 0, run.output()
     assert run.events("memory"), run.output()

@@ -11,7 +11,7 @@ from torch import nn
 from stretto.train.consistency import PARTS, STATE, TENSORS, Consistency
 from stretto.train.reduce.checksum import checksum
 from stretto.train.sharing.optimizer_hooks import OptimizerHooks
-from stretto.train.sharing.shared import Shared
+from stretto.train.sharing.shared_objects import SharedObjects
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def made():
     """A model with an optimizer's state, as a worker of its own has it."""
     opened: list[OptimizerHooks] = []
 
-    def make(*, channels_last: bool) -> tuple[Shared, Consistency]:
+    def make(*, channels_last: bool) -> tuple[SharedObjects, Consistency]:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 36, 5))
         if channels_last:
@@ -28,7 +28,7 @@ def made():
         for parameter in model.parameters():
             parameter.grad = torch.ones_like(parameter)
         optimizer.step()
-        shared = Shared()
+        shared = SharedObjects()
         shared.add({"model": model, "optimizer": optimizer, "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 3)})
         opened.append(OptimizerHooks(shared))
         return shared, Consistency(shared, opened[-1])
@@ -84,8 +84,9 @@ def test_what_a_script_sets_outside_of_tensors_is_compared(made):
     assert not changed()
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8,
-                                   torch.bool, torch.complex64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool, torch.complex64]
+)
 def test_one_bit_changes_a_checksum(dtype):
     tensor = torch.zeros(1000, dtype=dtype)
     before = checksum(tensor)
@@ -95,7 +96,7 @@ def test_one_bit_changes_a_checksum(dtype):
 
 def test_a_long_history_costs_no_more_than_a_short_one_and_its_end_is_compared():
     def told(values: list[float]) -> Any:
-        shared = Shared()
+        shared = SharedObjects()
         shared.add({"history": {"loss": values}})
         hooks = OptimizerHooks(shared)
         try:

@@ -16,7 +16,8 @@ EVALUATION = Place("evaluation", 1, 0, 0, 0, 0, 16)
 
 def test_members_at_one_place_with_equal_checks_go_on():
     assert judge([Preamble(TRAINING, 0, {"a": "1"}), Preamble(TRAINING, 7, {"a": "1"})], tick=7) == judge(
-        [Preamble(TRAINING, 0, {"a": "1"})], tick=9)
+        [Preamble(TRAINING, 0, {"a": "1"})], tick=9
+    )
 
 
 def test_who_joined_later_and_stands_elsewhere_goes():
@@ -49,7 +50,7 @@ def test_the_first_difference_is_named_with_both_values_and_workers():
     assert first_difference(details[:2], ["w0", "w1"]) == ""
 
 
-SCRIPT = '''
+SCRIPT = """
 import os, time
 import torch, torch.nn as nn, torch.nn.functional as F
 import stretto
@@ -74,7 +75,7 @@ for epoch in job.epochs(EPOCHS):
         time.sleep(PAUSE)
     END
 print("digest", job.digest())
-'''
+"""
 UPDATE = "optimizer.step(); optimizer.zero_grad()"
 
 
@@ -96,11 +97,13 @@ STAGED = "if epoch == 0 and job.step == 0: model[2].p = 0.1"
 REFUSED = {
     "a counter of enumerate that decides": (
         script(step="i, step", data="enumerate(data)", after="\n        if i % 2 == 1:\n            " + UPDATE),
-        ["`i` of enumerate", "step.index"]),
+        ["`i` of enumerate", "step.index"],
+    ),
     "an attribute that was set once": (script(epoch=STAGED), ["model.2.p is 0.1 on w0 and 0.5 on w1", "job.step"]),
     "a count that stops the script": (
-        script(setup="bad = 0", end="\n    bad += 1\n    if bad >= 4:\n        break"), ["`bad` is 0 here and 1 in the job",
-                                                                                      "job.state.bad"]),
+        script(setup="bad = 0", end="\n    bad += 1\n    if bad >= 4:\n        break"),
+        ["`bad` is 0 here and 1 in the job", "job.state.bad"],
+    ),
 }
 
 
@@ -118,7 +121,8 @@ def test_a_newcomer_whose_script_would_do_something_else_is_sent_away_and_the_jo
 
 
 SLOW = script(epoch=STAGED, after=f"{UPDATE}; WORKER == 'w0' or time.sleep(0.3)").replace(
-    "loss.backward()", "loss.backward(); WORKER == 'w0' or time.sleep(0.3)")
+    "loss.backward()", "loss.backward(); WORKER == 'w0' or time.sleep(0.3)"
+)
 
 
 def test_a_newcomer_that_differs_leaves_although_the_others_are_through_with_their_slices_long_before_it(launch):
@@ -135,23 +139,30 @@ def test_a_newcomer_that_differs_leaves_although_the_others_are_through_with_the
 STOPPED = {
     "an optimizer that steps on one worker only": (
         script(after=f"if WORKER != 'w1' or step.index != 5: {UPDATE}"),
-        ["steps of the optimizers", "optimizer is 1 on w0 and nothing on w1", "at step 6"]),
+        ["steps of the optimizers", "optimizer is 1 on w0 and nothing on w1", "at step 6"],
+    ),
     "a rate that differs": (
         script(after=f"optimizer.param_groups[0]['lr'] = 0.01 if WORKER == 'w0' or step.index < 3 else 0.02; {UPDATE}"),
-        ["settings of the optimizers", "lr is 0.01 on w0 and 0.02 on w1"]),
+        ["settings of the optimizers", "lr is 0.01 on w0 and 0.02 on w1"],
+    ),
     "a parameter that differs": (
         script(after=f"{UPDATE}; WORKER == 'w1' and step.index == 3 and model[3].weight.data[0, 0].add_(1e-3)", epochs=14, pause=0),
-        ["shared tensors", "model.3.weight"]),
+        ["shared tensors", "model.3.weight"],
+    ),
     "an evaluation on one worker only": (
-        script(setup="val = job.loader(TensorDataset(x, y), batch_size=16, train=False)",
-               after=f"{UPDATE}\n        if WORKER == 'w1' and step.index == 3:\n            for s in val:\n"
-                     "                for a, b in s: pass"),
-        ["w0 is in training step 4", "w1 is in step 0 of the evaluation of loader 1"]),
+        script(
+            setup="val = job.loader(TensorDataset(x, y), batch_size=16, train=False)",
+            after=f"{UPDATE}\n        if WORKER == 'w1' and step.index == 3:\n            for s in val:\n"
+            "                for a, b in s: pass",
+        ),
+        ["w0 is in training step 4", "w1 is in step 0 of the evaluation of loader 1"],
+    ),
 }
 
 
-@pytest.mark.parametrize("case", [pytest.param(name, marks=[] if "parameter" in name or "evaluation" in name else pytest.mark.long)
-                                  for name in STOPPED])
+@pytest.mark.parametrize(
+    "case", [pytest.param(name, marks=[] if "parameter" in name or "evaluation" in name else pytest.mark.long) for name in STOPPED]
+)
 def test_workers_that_do_different_things_stop_before_the_step_is_committed(launch, case):
     text, words = STOPPED[case]
     run = launch(text, "--workers", "2")
@@ -196,10 +207,13 @@ def test_an_attribute_that_was_set_once_is_refused_at_a_resume_too(launch, tmp_p
 
 LAST = {
     "an attribute that was set once": (
-        script(epoch=STAGED).replace("for a, b", "BEREFT\n        for a, b"), "model.2.p is 0.1 on the job and 0.5 on this worker"),
+        script(epoch=STAGED).replace("for a, b", "BEREFT\n        for a, b"),
+        "model.2.p is 0.1 on the job and 0.5 on this worker",
+    ),
     "a count that stops the script": (
         script(setup="bad = 0", epoch="BEREFT", end="\n    bad += 1\n    if bad >= 4:\n        break"),
-        "`bad` is 0 here and 1 in the job"),
+        "`bad` is 0 here and 1 in the job",
+    ),
 }
 
 

@@ -23,9 +23,10 @@ assert torch.equal(alone.compute(), f1.compute())
 
 @pytest.mark.slow
 def test_the_pages_script_runs(tmp_path: Path) -> None:
-    script, = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (script,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "script.py").write_text(script + CHECK)
-    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=environment(), capture_output=True, text=True,
-                          timeout=240)
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=240
+    )
     assert done.returncode == 0, done.stderr
     assert re.match(r"loss \d\.\d{4}, right \d+/400, F1 0\.\d{4}\nright or second \d+/400\n", done.stdout), done.stdout

@@ -18,8 +18,13 @@ RUNS = int(os.environ.get("STRETTO_EXITS", "18"))
 def test_short_scripts_end_in_order_beside_a_busy_machine() -> None:
     """At 0.1.0 one in some hundreds died with SIGABRT: most ended while a thread imported scipy for the throughput model, and the
     interpreter's end unwound that thread inside the initialisation of extension modules."""
-    done = subprocess.run([sys.executable, str(Path(__file__).with_name("exits.py")), str(RUNS)], env=environment(), text=True,
-                          capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("exits.py")), str(RUNS)],
+        env=environment(),
+        text=True,
+        capture_output=True,
+        check=False,
+    )
     assert done.returncode == 0
     assert f"{RUNS} scripts, 0 ended otherwise" in done.stdout
 
@@ -40,8 +45,9 @@ threads.start(work, name="looping", stop=lambda: stop.append(1))
 threads.start(fit, name="busy")
 print("the script has ended")
 """
-    done = subprocess.run([sys.executable, "-c", program], env=environment(), text=True, capture_output=True, check=False,
-                          timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), text=True, capture_output=True, check=False, timeout=120
+    )
     assert done.returncode == 0
     lines = done.stdout.splitlines()
     assert lines[0] == "the script has ended"

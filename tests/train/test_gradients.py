@@ -18,7 +18,9 @@ def whole(step):
 
 
 def test_gradients_are_added_to_what_is_there_as_pytorch_adds_them():
-    check(SETUP + """
+    check(
+        SETUP
+        + """
 total = None
 for step in data:
     for a, b in step:
@@ -27,14 +29,24 @@ for step in data:
     total = mine if total is None else [t + m for t, m in zip(total, mine)]
     assert all(torch.allclose(p.grad, t, atol=1e-6) for p, t in zip(model.parameters(), total)), step.index
 assert step.index == 3
-""")
+"""
+    )
 
 
-@pytest.mark.parametrize("zero", ["opt.zero_grad()", "opt.zero_grad(set_to_none=False)", "model.zero_grad()",
-                                  "[setattr(p, 'grad', None) for p in model.parameters()]"])
+@pytest.mark.parametrize(
+    "zero",
+    [
+        "opt.zero_grad()",
+        "opt.zero_grad(set_to_none=False)",
+        "model.zero_grad()",
+        "[setattr(p, 'grad', None) for p in model.parameters()]",
+    ],
+)
 @pytest.mark.parametrize("at_the_top", [True, False])
 def test_zero_grad_may_stand_before_the_slices_or_after_the_step(zero, at_the_top):
-    check(SETUP + f"""
+    check(
+        SETUP
+        + f"""
 for step in data:
     if {at_the_top}: {zero}
     for a, b in step:
@@ -42,11 +54,14 @@ for step in data:
     assert all(torch.allclose(p.grad, w, atol=1e-6) for p, w in zip(model.parameters(), whole(step))), step.index
     opt.step()
     if not {at_the_top}: {zero}
-""")
+"""
+    )
 
 
 def test_a_gradient_that_the_script_keeps_is_not_overwritten_by_the_next_pass():
-    check(SETUP + """
+    check(
+        SETUP
+        + """
 for step in data:
     for a, b in step:
         loss_of(a, b).backward()
@@ -59,11 +74,14 @@ for step in data:
     assert all(torch.allclose(p.grad, -2 * v, atol=1e-6) for p, v in zip(model.parameters(), values))
     opt.step()
     opt.zero_grad()
-""")
+"""
+    )
 
 
 def test_a_gradient_put_there_by_hand_counts_as_a_slice_s():
-    check(SETUP + """
+    check(
+        SETUP
+        + """
 from torch.func import functional_call, grad
 for step in data:
     for a, b in step:
@@ -73,12 +91,15 @@ for step in data:
     assert all(torch.allclose(p.grad, w, atol=1e-6) for p, w in zip(model.parameters(), whole(step))), step.index
     opt.step()
     opt.zero_grad()
-""")
+"""
+    )
 
 
 def test_sums_of_losses_give_the_gradient_of_the_sum():
     setup = SETUP.replace("shuffle=False", 'shuffle=False, reduction="sum", tail="keep"')
-    check(setup.replace("TensorDataset(x, y)", "TensorDataset(x[:43], y[:43])") + """
+    check(
+        setup.replace("TensorDataset(x, y)", "TensorDataset(x[:43], y[:43])")
+        + """
 for step in data:
     for a, b in step:
         F.cross_entropy(model(a), b, reduction="sum").backward()
@@ -87,7 +108,8 @@ for step in data:
     expected = torch.autograd.grad(loss, list(model.parameters()))
     assert all(torch.allclose(p.grad, w, atol=1e-5) for p, w in zip(model.parameters(), expected)), step.index
     opt.zero_grad()
-""")
+"""
+    )
 
 
 def test_dcgan_s_order_of_zero_grads_is_accepted():
@@ -109,7 +131,9 @@ def test_dcgan_s_order_of_zero_grads_is_accepted():
     """)
 
 
-LOOP = SETUP + """
+LOOP = (
+    SETUP
+    + """
 for step in data:
     {before}
     for a, b in step:
@@ -118,6 +142,7 @@ for step in data:
         {end}
     {after}
 """
+)
 
 
 @pytest.mark.parametrize(
@@ -151,10 +176,13 @@ for step in job.loader(TensorDataset(x.view(64, 1, 6), y), batch_size=16):
 """
 
 
-@pytest.mark.parametrize(("first", "body"), [
-    ("hidden = None", "out, hidden = net(a, hidden); hidden = hidden.detach()"),
-    ("hidden = torch.zeros(1, 2, 4)", "hidden = hidden.detach(); out, hidden = net(a, hidden)"),
-])
+@pytest.mark.parametrize(
+    ("first", "body"),
+    [
+        ("hidden = None", "out, hidden = net(a, hidden); hidden = hidden.detach()"),
+        ("hidden = torch.zeros(1, 2, 4)", "hidden = hidden.detach(); out, hidden = net(a, hidden)"),
+    ],
+)
 def test_a_state_that_is_carried_from_slice_to_slice_is_refused(tmp_path, monkeypatch, first, body):
     """From a file: the variables are found in the source."""
     import linecache
@@ -167,16 +195,23 @@ def test_a_state_that_is_carried_from_slice_to_slice_is_refused(tmp_path, monkey
 
 
 def test_slices_that_draw_from_a_generator_of_the_script_s_own_are_refused():
-    refused(LOOP.format(before="pass", inside="a = a + torch.randn(a.shape, generator=g)", end="pass", after="pass"),
-            "draw from `g`", "Generator")
+    refused(
+        LOOP.format(before="pass", inside="a = a + torch.randn(a.shape, generator=g)", end="pass", after="pass"),
+        "draw from `g`",
+        "Generator",
+    )
 
 
 def test_a_lazy_module_is_refused_until_it_has_its_shapes():
-    refused("""
+    refused(
+        """
     model = nn.LazyLinear(3)
     job.share(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
     next(iter(job.loader(TensorDataset(x, y), batch_size=16)))
-    """, "lazy parameters", "before job.share")
+    """,
+        "lazy parameters",
+        "before job.share",
+    )
 
 
 def test_plain_values_are_shared_as_they_are():
@@ -192,13 +227,18 @@ def test_plain_values_are_shared_as_they_are():
     """)
 
 
-@pytest.mark.parametrize(("body", "words"), [
-    ("job.share(best={'run': object()})", ["best.run", "object"]),
-    ("job.share(best=0.5)", ["float", "job.state.best = …"]),
-    ("job.state.when = object()", ["job.state.when is a", "plain values"]),
-    ("model = nn.Linear(6, 3); job.share(model=model); job.state.best = model.state_dict()",
-     ["job.state.best holds the tensors of `model` themselves", "copy.deepcopy(model.state_dict())"]),
-    ("""
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("job.share(best={'run': object()})", ["best.run", "object"]),
+        ("job.share(best=0.5)", ["float", "job.state.best = …"]),
+        ("job.state.when = object()", ["job.state.when is a", "plain values"]),
+        (
+            "model = nn.Linear(6, 3); job.share(model=model); job.state.best = model.state_dict()",
+            ["job.state.best holds the tensors of `model` themselves", "copy.deepcopy(model.state_dict())"],
+        ),
+        (
+            """
      model, best = nn.Linear(6, 3), {}
      optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
      job.share(model=model, optimizer=optimizer, best=best)
@@ -206,8 +246,11 @@ def test_plain_values_are_shared_as_they_are():
          for a, b in step: F.cross_entropy(model(a), b).backward()
          optimizer.step(); optimizer.zero_grad()
          best["weights"] = model.state_dict()
-     """, ["best holds the tensors of `model` themselves"]),
-])
+     """,
+            ["best holds the tensors of `model` themselves"],
+        ),
+    ],
+)
 def test_what_cannot_be_shared_is_refused_with_the_fix(body, words):
     from test_alone import run
 

@@ -16,8 +16,8 @@ import torch
 from stretto.core.errors import Broken
 from stretto.core.roster import Member, Roster
 from stretto.core.slices import Span, cover, deal, split
-from stretto.train.reduce.exchange import Exchange
-from stretto.train.reduce.group import Group, Rendezvous
+from stretto.train.reduce.process_group import ProcessGroup, Rendezvous
+from stretto.train.reduce.tree_allreduce import TreeAllreduce
 
 torch.set_num_threads(1)
 
@@ -37,7 +37,7 @@ def member(rank: int, pipe: Connection, act: Callable[..., object], args: tuple[
     rendezvous = Rendezvous("127.0.0.1")
     pipe.send(rendezvous.address)
     roster = Roster.read(pipe.recv())
-    group = Group(roster, f"w{rank}", rendezvous)
+    group = ProcessGroup(roster, f"w{rank}", rendezvous)
     pipe.send(act(group, *args))
     pipe.recv()
     os._exit(0)
@@ -74,8 +74,8 @@ class Members:
             process.join()
 
 
-def total(group: Group, slices: int, length: int) -> bytes:
-    exchange = Exchange(group, slices)
+def total(group: ProcessGroup, slices: int, length: int) -> bytes:
+    exchange = TreeAllreduce(group, slices)
     parts = {node: tree(node, length) for node in cover(slices, exchange.shares[group.rank])}
     out = exchange.sum(parts, finish=lambda segment: segment.mul_(0.125))
     return out.numpy().tobytes()
@@ -104,8 +104,8 @@ def test_shares_that_are_not_aligned_sum_to_the_same_bits():
     members.end()
 
 
-def tell(group: Group, size: int) -> list[int]:
-    return [len(text) for text in Exchange(group, 8).tell(bytes(size * (group.rank + 1)))]
+def tell(group: ProcessGroup, size: int) -> list[int]:
+    return [len(text) for text in TreeAllreduce(group, 8).tell(bytes(size * (group.rank + 1)))]
 
 
 @pytest.mark.parametrize("size", [0, 10, 2040, 5000])
@@ -115,7 +115,7 @@ def test_messages_of_any_size_reach_everybody(size):
     members.end()
 
 
-def wait_for_the_dead(group: Group) -> str:
+def wait_for_the_dead(group: ProcessGroup) -> str:
     if group.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
@@ -132,7 +132,7 @@ def test_a_killed_peer_is_noticed():
     members.end()
 
 
-def abort_while_waiting(group: Group) -> str:
+def abort_while_waiting(group: ProcessGroup) -> str:
     threading.Thread(target=lambda: (time.sleep(0.2), group.abort())).start()
     try:
         group.receive(torch.empty(8), 1 - group.rank)()
@@ -156,4 +156,4 @@ def test_a_group_that_nobody_wants_any_more_is_given_up():
     roster = Roster(1, (Member("w0", "a", rendezvous.address, shares[0]), Member("w1", "a", ("127.0.0.1", 1), shares[1])))
     asked = iter([True, True, False])
     with pytest.raises(Broken, match="given up"):
-        Group(roster, "w0", rendezvous, wanted=lambda: next(asked))
+        ProcessGroup(roster, "w0", rendezvous, wanted=lambda: next(asked))

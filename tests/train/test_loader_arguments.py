@@ -25,8 +25,8 @@ from torch.utils.data import (
 
 import stretto
 from stretto.core.errors import ScriptError
-from stretto.train.data.arguments import KNOWN, fitting
-from stretto.train.entry.link import Quiet
+from stretto.train.data.loader_arguments import KNOWN, fitting
+from stretto.train.entry.agent_channel import NullHeartbeat
 from stretto.train.job import Job
 
 X = torch.arange(64.0).reshape(64, 1)
@@ -36,7 +36,7 @@ DATA = TensorDataset(X)
 @pytest.fixture
 def job() -> Job:
     """A job under plain python, without being this process's one."""
-    return Job(seed=3, options={}, worker="alone", link=None, beat=Quiet())
+    return Job(seed=3, options={}, worker="alone", link=None, beat=NullHeartbeat())
 
 
 def refusal(job: Job, *args: Any, **kwargs: Any) -> str:
@@ -62,8 +62,10 @@ def test_the_batch_size_may_come_by_place_and_all_of_data_loaders_attributes_are
     assert not hasattr(loader, "nonsense")
 
 
-@pytest.mark.parametrize(("said", "tail"), [({"drop_last": True}, "drop"), ({"drop_last": False}, "keep"), ({}, "drop"),
-                                            ({"drop_last": True, "tail": "drop"}, "drop")])
+@pytest.mark.parametrize(
+    ("said", "tail"),
+    [({"drop_last": True}, "drop"), ({"drop_last": False}, "keep"), ({}, "drop"), ({"drop_last": True, "tail": "drop"}, "drop")],
+)
 def test_drop_last_is_the_tail(job: Job, said: dict[str, Any], tail: str) -> None:
     loader = job.loader(TensorDataset(X[:40]), 16, **said)
     assert loader.tail == tail
@@ -118,23 +120,29 @@ def test_data_loaders_own_defaults_are_always_taken(job: Job) -> None:
 
 def test_help_has_a_line_for_every_argument() -> None:
     text = inspect.getdoc(stretto.Job.loader) or ""
-    taken = {name for name, one in inspect.signature(stretto.Job.loader).parameters.items()
-             if one.kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)} - {"self"}
+    taken = {
+        name
+        for name, one in inspect.signature(stretto.Job.loader).parameters.items()
+        if one.kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    } - {"self"}
     assert taken == set(KNOWN)
     assert [name for name in taken if f"\n{name}: " not in text] == []
 
 
-@pytest.mark.parametrize(("batch", "slices", "words"), [
-    (20, None, "slices=8 equal parts: use slices=4, or batch_size=16 or 24"),
-    (20, 8, "use slices=4, or batch_size=16 or 24"),
-    (18, None, "use slices=6, or batch_size=16 or 24"),
-    (13, None, "use batch_size=8 or 16"),
-    (4, None, "use slices=4, or batch_size=8 or more"),
-    (None, None, "collate_fn=lambda items: items[0]"),
-    (0, None, "batch_size=0"),
-    (16.0, None, "batch_size=16.0 is a float"),
-    (16, 2.5, "slices=2.5"),
-])
+@pytest.mark.parametrize(
+    ("batch", "slices", "words"),
+    [
+        (20, None, "slices=8 equal parts: use slices=4, or batch_size=16 or 24"),
+        (20, 8, "use slices=4, or batch_size=16 or 24"),
+        (18, None, "use slices=6, or batch_size=16 or 24"),
+        (13, None, "use batch_size=8 or 16"),
+        (4, None, "use slices=4, or batch_size=8 or more"),
+        (None, None, "collate_fn=lambda items: items[0]"),
+        (0, None, "batch_size=0"),
+        (16.0, None, "batch_size=16.0 is a float"),
+        (16, 2.5, "slices=2.5"),
+    ],
+)
 def test_a_batch_that_does_not_fit_gets_the_slices_and_the_batches_that_do(job: Job, batch: Any, slices: Any, words: str) -> None:
     assert words in refusal(job, DATA, batch, slices=slices)
 
@@ -221,10 +229,19 @@ def test_a_loader_is_no_dataset(job: Job) -> None:
     assert "a Loader" in refusal(job, job.loader(DATA, 16), 16)
 
 
-@pytest.mark.parametrize("dataset", [
-    list(range(64)), np.arange(64), torch.arange(64), range(64), {k: k for k in range(64)}, Subset(range(99), range(64)),  # type: ignore[arg-type]
-    ConcatDataset([list(range(32)), list(range(32, 64))]),  # type: ignore[list-item]
-], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        list(range(64)),
+        np.arange(64),
+        torch.arange(64),
+        range(64),
+        {k: k for k in range(64)},
+        Subset(range(99), range(64)),  # type: ignore[arg-type]
+        ConcatDataset([list(range(32)), list(range(32, 64))]),  # type: ignore[list-item]
+    ],
+    ids=lambda one: type(one).__name__,
+)
 def test_anything_with_a_length_and_numbers_is_a_dataset(job: Job, dataset: Any) -> None:
     assert torch.cat(samples(job, dataset)).tolist() == list(range(64))
 

@@ -15,11 +15,11 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Subset, get_worker_info
 
 from stretto.core.errors import ScriptError
-from stretto.train.data.arguments import Prefetch
 from stretto.train.data.loader import Loader
-from stretto.train.data.prefetch import Ahead
-from stretto.train.data.samples import Source, Wanted
-from stretto.train.entry.link import Quiet
+from stretto.train.data.loader_arguments import Prefetch
+from stretto.train.data.prefetch import Prefetcher
+from stretto.train.data.sample_reader import SliceRequest, Source
+from stretto.train.entry.agent_channel import NullHeartbeat
 from stretto.train.job import Job
 
 
@@ -42,7 +42,7 @@ class Staged(Dataset):  # type: ignore[type-arg]
 
 @pytest.fixture
 def job() -> Iterator[Job]:
-    with Job(seed=3, options={}, worker="alone", link=None, beat=Quiet()) as job:
+    with Job(seed=3, options={}, worker="alone", link=None, beat=NullHeartbeat()) as job:
         yield job
 
 
@@ -167,8 +167,8 @@ def test_sweeps_that_end_or_are_left_leave_no_process_and_no_file_behind(job: Jo
 def test_slices_are_had_again_after_all_of_a_sweep_were_fetched() -> None:
     """The roster breaks in a sweep's last step: this worker needs slices again, and others that it never had."""
     source = Source(Staged(), seed=1, shuffle=True, collate=None)
-    sweep_of = [Wanted(0, 0, k, 4 * k, 4 * k + 4) for k in range(8)]
-    ahead = Ahead(source, Prefetch(workers=2))
+    sweep_of = [SliceRequest(0, 0, k, 4 * k, 4 * k + 4) for k in range(8)]
+    ahead = Prefetcher(source, Prefetch(workers=2))
     ahead.begin()
     for low, high in ((0, 4), (2, 4), (2, 8), (7, 8)):
         ahead.expect(iter(sweep_of[low:high]))

@@ -14,12 +14,12 @@ import torch
 from torch.utils.data import Dataset
 
 from stretto.core.errors import ScriptError
-from stretto.train.data.arguments import Prefetch
-from stretto.train.data.prefetch import Ahead
-from stretto.train.data.repeatable import prints
-from stretto.train.data.samples import Source, Wanted
+from stretto.train.data.determinism_check import prints
+from stretto.train.data.loader_arguments import Prefetch
+from stretto.train.data.prefetch import Prefetcher
+from stretto.train.data.sample_reader import SliceRequest, Source
 
-FIRST = Wanted(0, 0, 0, 0, 4)
+FIRST = SliceRequest(0, 0, 0, 0, 4)
 
 
 class Reading(Dataset):  # type: ignore[type-arg]
@@ -135,22 +135,25 @@ class Opaque:
     pass
 
 
-@pytest.mark.parametrize(("one", "other", "same"), [
-    (torch.tensor([1.0, float("nan")]), torch.tensor([1.0, float("nan")]), True),
-    (torch.tensor([0.0]), torch.tensor([-0.0]), False),
-    (torch.zeros(2), torch.zeros(2, 1), False),
-    (torch.zeros(2), torch.zeros(2, dtype=torch.float64), False),
-    (torch.zeros(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.bfloat16), False),
-    (np.float32(1), np.float32(2), False),
-    ((1, [2, {"a": "b"}]), (1, [2, {"a": "b"}]), True),
-    ((1, [2, {"a": "b"}]), (1, [2, {"a": "c"}]), False),
-    ({"a": 1}, {"a": 1, "b": 2}, False),
-    (Item(np.zeros(2), 1), Item(np.ones(2), 1), False),
-    (Item(np.zeros(2), 1), Item(np.zeros(2), 1), True),
-    (Opaque(), Opaque(), True),
-    (np.array([Opaque()]), np.array([Opaque()]), True),
-    (torch.zeros(2).to_sparse(), torch.ones(2).to_sparse(), True),
-])
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (torch.tensor([1.0, float("nan")]), torch.tensor([1.0, float("nan")]), True),
+        (torch.tensor([0.0]), torch.tensor([-0.0]), False),
+        (torch.zeros(2), torch.zeros(2, 1), False),
+        (torch.zeros(2), torch.zeros(2, dtype=torch.float64), False),
+        (torch.zeros(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.bfloat16), False),
+        (np.float32(1), np.float32(2), False),
+        ((1, [2, {"a": "b"}]), (1, [2, {"a": "b"}]), True),
+        ((1, [2, {"a": "b"}]), (1, [2, {"a": "c"}]), False),
+        ({"a": 1}, {"a": 1, "b": 2}, False),
+        (Item(np.zeros(2), 1), Item(np.ones(2), 1), False),
+        (Item(np.zeros(2), 1), Item(np.zeros(2), 1), True),
+        (Opaque(), Opaque(), True),
+        (np.array([Opaque()]), np.array([Opaque()]), True),
+        (torch.zeros(2).to_sparse(), torch.ones(2).to_sparse(), True),
+    ],
+)
 def test_everything_that_can_be_compared_is(one: Any, other: Any, same: bool) -> None:
     assert (prints(one) == prints(other)) is same
 
@@ -158,7 +161,7 @@ def test_everything_that_can_be_compared_is(one: Any, other: Any, same: bool) ->
 def test_a_process_that_reads_ahead_refuses_in_the_same_words() -> None:
     with pytest.raises(ScriptError) as here:
         source(STATEFUL["torch"])[FIRST]
-    ahead = Ahead(source(STATEFUL["torch"]), Prefetch(workers=1))
+    ahead = Prefetcher(source(STATEFUL["torch"]), Prefetch(workers=1))
     ahead.expect(iter([FIRST]))
     with pytest.raises(ScriptError) as there:
         ahead.get(FIRST)

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from stretto.train.sharing.room import LARGE_BYTES, Handover, spread, touched
-from stretto.train.sharing.state import spec
+from stretto.train.sharing.preallocate import LARGE_BYTES, Handover, spread, touched
+from stretto.train.sharing.state_codec import spec
 
 LARGE = LARGE_BYTES // 4 + 1
 

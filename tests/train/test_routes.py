@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from stretto.core.roster import Member, Roster
 from stretto.core.slices import deal
-from stretto.train.reduce.group import Group
+from stretto.train.reduce.process_group import ProcessGroup
 from stretto.train.sharing import transfer
-from stretto.train.sharing.routes import Routes
+from stretto.train.sharing.transfer_topology import TransferTopology
 from tests.train.test_group import Members
 
 PIECES = 12
@@ -29,7 +29,7 @@ def rosters(draw: st.DrawFn) -> tuple[list[str], list[int]]:
 @given(rosters())
 def test_every_newcomer_gets_every_piece_once_and_each_host_gets_it_once(roster: tuple[list[str], list[int]]) -> None:
     hosts, newcomers = roster
-    routes = Routes.between(hosts, newcomers=newcomers)
+    routes = TransferTopology.between(hosts, newcomers=newcomers)
     for piece in range(PIECES):
         sent = [(rank, peer) for rank in range(len(hosts)) for peer in routes.targets(rank, piece)]
         assert sorted(peer for _, peer in sent) == newcomers
@@ -46,7 +46,7 @@ def test_every_newcomer_gets_every_piece_once_and_each_host_gets_it_once(roster:
 @given(rosters())
 def test_every_newcomer_is_told_once_and_each_host_once(roster: tuple[list[str], list[int]]) -> None:
     hosts, newcomers = roster
-    routes = Routes.between(hosts, newcomers=newcomers)
+    routes = TransferTopology.between(hosts, newcomers=newcomers)
     told = [(rank, peer) for rank in range(len(hosts)) for peer in routes.told(rank)]
     assert sorted(peer for _, peer in told) == newcomers
     assert all(routes.describer(peer) == rank for rank, peer in told)
@@ -55,24 +55,24 @@ def test_every_newcomer_is_told_once_and_each_host_once(roster: tuple[list[str],
 
 
 def test_on_one_host_pieces_come_from_all_who_have_them_in_turn() -> None:
-    routes = Routes.between(["a"] * 5, newcomers=[3, 4])
+    routes = TransferTopology.between(["a"] * 5, newcomers=[3, 4])
     assert [routes.source(3, piece) for piece in range(4)] == [0, 1, 2, 0] == [routes.source(4, piece) for piece in range(4)]
 
 
 def test_pieces_for_another_host_come_from_all_who_have_them_and_go_to_all_newcomers_there_in_turn() -> None:
-    routes = Routes.between(["a", "b", "c", "c"], newcomers=[2, 3])
+    routes = TransferTopology.between(["a", "b", "c", "c"], newcomers=[2, 3])
     assert [[routes.targets(rank, piece) for rank in range(4)] for piece in range(2)] == [[[2], [], [3], []], [[], [3], [], [2]]]
 
 
 def test_a_first_rosters_first_member_has_the_state() -> None:
     members = tuple(Member(f"w{k}", "a", ("h", k), share) for k, share in enumerate(deal(8, 3)))
-    routes = Routes.of(Roster(1, members, joined=("w0", "w1", "w2")))
+    routes = TransferTopology.of(Roster(1, members, joined=("w0", "w1", "w2")))
     assert (routes.holders, routes.newcomers) == ((0,), (1, 2))
 
 
-def handed_on(group: Group, names: list[str], newcomers: list[int]) -> tuple[bool, dict[int, int]]:
+def handed_on(group: ProcessGroup, names: list[str], newcomers: list[int]) -> tuple[bool, dict[int, int]]:
     """Whether this member has the state in the end, and the bytes that it sent to each of the others."""
-    routes = Routes.between(names, newcomers=newcomers)
+    routes = TransferTopology.between(names, newcomers=newcomers)
     tensors = [torch.arange(3_000_000), torch.arange(5), torch.zeros(0), torch.arange(2_000_000, dtype=torch.int32)]
     sent: Counter[int] = Counter()
     send = group.send
@@ -102,8 +102,12 @@ def test_the_bytes_of_a_state_cross_once_for_three_newcomers_of_a_host(aware: bo
     answers = members.answers()
     members.end()
     assert all(whole for whole, _ in answers), "bits are the same either way"  # type: ignore[misc]
-    crossed = sum(count for rank, (_, sent) in enumerate(answers) for peer, count in sent.items()  # type: ignore[misc]
-                  if hosts[rank] != hosts[peer])
+    crossed = sum(
+        count
+        for rank, (_, sent) in enumerate(answers)
+        for peer, count in sent.items()  # type: ignore[misc]
+        if hosts[rank] != hosts[peer]
+    )
     if aware:
         assert STATE <= crossed <= STATE + LITTLE
     else:

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import Dataset, TensorDataset
 
-from stretto.train.data.arguments import Prefetch
+from stretto.train.data.loader_arguments import Prefetch
 from stretto.train.data.permutation import Permutation
-from stretto.train.data.prefetch import Ahead
-from stretto.train.data.samples import Source, Wanted, cut
-from stretto.train.randomness import mix
+from stretto.train.data.prefetch import Prefetcher
+from stretto.train.data.sample_reader import SliceRequest, Source, cut
+from stretto.train.rng import mix
 
 
 @given(st.integers(1, 3000), st.integers(0, 1 << 40), st.integers(0, 100))
@@ -58,9 +58,9 @@ class Noisy(Dataset):
         return torch.tensor([index, random.random(), float(np.random.rand()), float(torch.rand(()))], dtype=torch.float64)
 
 
-def wanted(step: int, slice: int, epoch: int = 0) -> Wanted:
+def wanted(step: int, slice: int, epoch: int = 0) -> SliceRequest:
     low, high = cut(step * 16, 16, 4, slice)
-    return Wanted(epoch, step * 16, slice, low, high)
+    return SliceRequest(epoch, step * 16, slice, low, high)
 
 
 def test_augmentation_belongs_to_the_sample_and_the_epoch():
@@ -85,7 +85,7 @@ def test_a_tensor_dataset_is_read_at_once_with_the_same_result():
 @pytest.mark.parametrize("changes", [False, True])
 def test_prefetching_gives_the_same_samples_and_survives_a_change_of_share(changes):
     source = Source(Noisy(), seed=5, shuffle=True, collate=None)
-    ahead = Ahead(source, Prefetch(workers=2))
+    ahead = Prefetcher(source, Prefetch(workers=2))
 
     def upcoming(low: int, high: int, step: int, slice: int):
         epoch = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 
-from stretto.train.script_classes import attributes
+from stretto.train.script_checks.class_attributes import attributes
 
 CLASSES = """
 class Annealer:

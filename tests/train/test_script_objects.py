@@ -9,7 +9,7 @@ import numpy
 import pytest
 import torch
 
-from stretto.train.script_objects import describe, storages
+from stretto.train.script_checks.object_hashes import describe, storages
 
 
 def changed_in_one_place(large: torch.Tensor) -> torch.Tensor:
@@ -18,20 +18,23 @@ def changed_in_one_place(large: torch.Tensor) -> torch.Tensor:
     return other
 
 
-@pytest.mark.parametrize(("one", "other"), [
-    (torch.arange(8.0), torch.arange(8.0).flip(0)),
-    (torch.zeros(3), torch.zeros(3, dtype=torch.float64)),
-    (torch.zeros(2, 3), torch.zeros(3, 2)),
-    (torch.zeros(1 << 16), changed_in_one_place(torch.zeros(1 << 16))),
-    (torch.zeros(4, dtype=torch.bfloat16), torch.ones(4, dtype=torch.bfloat16)),
-    (numpy.zeros(3), numpy.ones(3)),
-    (deque([(torch.zeros(2), 1)]), deque([(torch.ones(2), 1)])),
-    ({"a": torch.zeros(2)}, {"a": torch.ones(2)}),
-    (list(range(1000)), [*range(999), 0, 0]),
-    (torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)),
-    (random.Random(1), random.Random(2)),
-    (torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)),
-])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (torch.arange(8.0), torch.arange(8.0).flip(0)),
+        (torch.zeros(3), torch.zeros(3, dtype=torch.float64)),
+        (torch.zeros(2, 3), torch.zeros(3, 2)),
+        (torch.zeros(1 << 16), changed_in_one_place(torch.zeros(1 << 16))),
+        (torch.zeros(4, dtype=torch.bfloat16), torch.ones(4, dtype=torch.bfloat16)),
+        (numpy.zeros(3), numpy.ones(3)),
+        (deque([(torch.zeros(2), 1)]), deque([(torch.ones(2), 1)])),
+        ({"a": torch.zeros(2)}, {"a": torch.ones(2)}),
+        (list(range(1000)), [*range(999), 0, 0]),
+        (torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)),
+        (random.Random(1), random.Random(2)),
+        (torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)),
+    ],
+)
 def test_different_values_are_described_differently_and_equal_ones_alike(one, other):
     assert describe(one) == describe(one) != describe(other)
     assert describe(one)

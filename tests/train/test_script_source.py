@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stretto.train import script_reads, script_source, script_variables
+from stretto.train.script_checks import loop_inputs, source_analysis, variables
 
 LOOP = """
 def main():
@@ -27,8 +27,17 @@ def main():
 
 
 def source(**parts: str) -> str:
-    given = {"top": "pass", "epoch": "pass", "step": "step", "data": "data", "loss": "f(model(x), y)", "slice": "pass",
-             "after": "optimizer.step()", "end": "pass", **parts}
+    given = {
+        "top": "pass",
+        "epoch": "pass",
+        "step": "step",
+        "data": "data",
+        "loss": "f(model(x), y)",
+        "slice": "pass",
+        "after": "optimizer.step()",
+        "end": "pass",
+        **parts,
+    }
     lines = []
     for line in LOOP.splitlines():
         name = line.strip().strip("{}")
@@ -40,15 +49,18 @@ def source(**parts: str) -> str:
 
 @pytest.fixture
 def deciding():
-    for function in (script_source.parse, script_source.deciding, script_source.counters, script_source.tested_objects):
+    for function in (source_analysis.parse, source_analysis.deciding, source_analysis.counters, source_analysis.tested_objects):
         function.cache_clear()
 
     def read(**parts: str) -> tuple[set[str], set[str], set[str]]:
         path = f"<{parts}>"
         text = source(**parts)
         linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
-        return ({name for name, _ in script_source.deciding(path)}, {name for name, _ in script_source.counters(path)},
-                set(script_source.tested_objects(path)))
+        return (
+            {name for name, _ in source_analysis.deciding(path)},
+            {name for name, _ in source_analysis.counters(path)},
+            set(source_analysis.tested_objects(path)),
+        )
 
     return read
 
@@ -60,32 +72,47 @@ VALIDATE = "def validate():\n    for step in val:\n        for x, y in step:\n  
 EVERY = "optimizer.step()\ncount += 1\nif count % 5 == 0:\n    "
 
 
-@pytest.mark.parametrize(("parts", "names"), [
-    ({"top": VALIDATE, "after": f"{EVERY}validate()"}, {"count"}),
-    ({"top": f"{VALIDATE}\ndef report():\n    print(validate())", "after": f"{EVERY}report()"}, {"count"}),
-    ({"top": "count = 0", "after": f"{EVERY}for batch in val:\n        for x, y in batch:\n            score(x, y)"}, {"count"}),
-    ({"top": "best, bad = 9, 0", "end": EARLY}, {"best", "bad"}),
-    ({"top": "micro = 0", "after": "micro += 1\nif micro % 2 == 0:\n    optimizer.step()"}, {"micro"}),
-    ({"top": "losses = []", "end": "losses.append(evaluate())\nif len(losses) > 2:\n    break"}, {"losses"}),
-    ({"top": "strength = 0.1", "loss": "f(model(x), y, strength)", "end": "strength = 0.1 * rand()"}, {"strength"}),
-    ({"top": "lr = 0.1", "end": "lr *= 0.9\nfor group in optimizer.param_groups:\n    group['lr'] = lr"}, {"lr"}),
-    ({"top": "bad = 0", "end": "bad += 1\nif bad > 3:\n    model.drop.p = 0.1"}, {"bad"}),
-])
+@pytest.mark.parametrize(
+    ("parts", "names"),
+    [
+        ({"top": VALIDATE, "after": f"{EVERY}validate()"}, {"count"}),
+        ({"top": f"{VALIDATE}\ndef report():\n    print(validate())", "after": f"{EVERY}report()"}, {"count"}),
+        (
+            {"top": "count = 0", "after": f"{EVERY}for batch in val:\n        for x, y in batch:\n            score(x, y)"},
+            {"count"},
+        ),
+        ({"top": "best, bad = 9, 0", "end": EARLY}, {"best", "bad"}),
+        ({"top": "micro = 0", "after": "micro += 1\nif micro % 2 == 0:\n    optimizer.step()"}, {"micro"}),
+        ({"top": "losses = []", "end": "losses.append(evaluate())\nif len(losses) > 2:\n    break"}, {"losses"}),
+        ({"top": "strength = 0.1", "loss": "f(model(x), y, strength)", "end": "strength = 0.1 * rand()"}, {"strength"}),
+        ({"top": "lr = 0.1", "end": "lr *= 0.9\nfor group in optimizer.param_groups:\n    group['lr'] = lr"}, {"lr"}),
+        ({"top": "bad = 0", "end": "bad += 1\nif bad > 3:\n    model.drop.p = 0.1"}, {"bad"}),
+    ],
+)
 def test_variables_that_decide_what_is_trained_are_found(deciding, parts, names):
     assert names <= deciding(**parts)[0]
 
 
-@pytest.mark.parametrize("parts", [
-    {"top": "total = 0.0", "slice": "total += loss.item()", "end": "print(total)"},
-    {"epoch": "total, n = 0.0, 0", "slice": "total += loss.item()\nn += 1", "end": "print(total / n)"},
-    {"top": "history = []", "end": "history.append(evaluate())"},
-    {"top": "running = 0.0", "slice": "running = 0.9 * running + 0.1 * loss.item()",
-     "after": "optimizer.step()\nbar.set_postfix(loss=running)"},
-    {"step": "i, step", "data": "enumerate(data)", "after": "optimizer.step()\nif i % 10 == 0:\n    print(i)"},
-    {"slice": "for name, p in model.named_parameters():\n    print(name, p.norm())"},
-    {"top": "def show():\n    for name in parts:\n        print(name)\nn = 0", "after": "n += 1\nif n % 5 == 0:\n    show()"},
-    {"top": "best = 0", "end": "acc = evaluate()\nif acc > best:\n    best = acc\n    torch.save(model.state_dict(), 'best.pt')"},
-])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"top": "total = 0.0", "slice": "total += loss.item()", "end": "print(total)"},
+        {"epoch": "total, n = 0.0, 0", "slice": "total += loss.item()\nn += 1", "end": "print(total / n)"},
+        {"top": "history = []", "end": "history.append(evaluate())"},
+        {
+            "top": "running = 0.0",
+            "slice": "running = 0.9 * running + 0.1 * loss.item()",
+            "after": "optimizer.step()\nbar.set_postfix(loss=running)",
+        },
+        {"step": "i, step", "data": "enumerate(data)", "after": "optimizer.step()\nif i % 10 == 0:\n    print(i)"},
+        {"slice": "for name, p in model.named_parameters():\n    print(name, p.norm())"},
+        {"top": "def show():\n    for name in parts:\n        print(name)\nn = 0", "after": "n += 1\nif n % 5 == 0:\n    show()"},
+        {
+            "top": "best = 0",
+            "end": "acc = evaluate()\nif acc > best:\n    best = acc\n    torch.save(model.state_dict(), 'best.pt')",
+        },
+    ],
+)
 def test_variables_that_are_only_shown_or_kept_are_not(deciding, parts):
     names, counters, _ = deciding(**parts)
     assert not names & {"total", "n", "history", "running", "i", "p", "name", "best"}
@@ -99,42 +126,50 @@ def test_counters_of_enumerate_and_objects_that_decide_are_found(deciding):
     assert "stopping" in deciding(top="stopping = EarlyStopping()", end=stopped)[2]
 
 
-@pytest.mark.parametrize(("body", "names"), [
-    ("out, hidden = net(x, hidden)\nhidden = hidden.detach()", ["hidden"]),
-    ("hidden = zeros()\nout, hidden = net(x, hidden)", []),
-    ("for name, p in named:\n    loss = loss_of(p)", []),
-    ("with amp():\n    for p in ps:\n        reg = p.sum()", []),
-    ("total += loss", []),
-    ("if index % 4 == 0:\n    slope = grad(x)\n    loss = loss_of(slope)", []),
-    ("if index % 4 == 0:\n    loss = loss_of(slope)\n    slope = grad(x)", ["slope"]),
-    ("if x is None:\n    continue\nelse:\n    out = net(x)\nuse(out)", []),
-])
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        ("out, hidden = net(x, hidden)\nhidden = hidden.detach()", ["hidden"]),
+        ("hidden = zeros()\nout, hidden = net(x, hidden)", []),
+        ("for name, p in named:\n    loss = loss_of(p)", []),
+        ("with amp():\n    for p in ps:\n        reg = p.sum()", []),
+        ("total += loss", []),
+        ("if index % 4 == 0:\n    slope = grad(x)\n    loss = loss_of(slope)", []),
+        ("if index % 4 == 0:\n    loss = loss_of(slope)\n    slope = grad(x)", ["slope"]),
+        ("if x is None:\n    continue\nelse:\n    out = net(x)\nuse(out)", []),
+    ],
+)
 def test_what_a_loop_over_slices_carries_is_found(body, names):
     path = f"<{body}>"
     text = "for x in step:\n" + textwrap.indent(body, "    ")
     linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
-    assert script_source.carried_at(path, 1) == names
+    assert source_analysis.carried_at(path, 1) == names
 
 
 def test_a_script_beside_the_package_is_a_script() -> None:
     """Its folder's name may begin with the package's: what looks like the library is not looked at."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(script_variables.__file__)))
+    package = os.path.dirname(os.path.dirname(os.path.abspath(variables.__file__)))
     frames: dict[str, Any] = {}
     for path in (f"{package}-experiments/train.py", f"{package}/train/here.py"):
-        exec(compile("found = [frame.f_code.co_filename for frame in look()]", path, "exec"),
-             frames.setdefault(path, {"look": script_variables.script_frames}))
+        exec(
+            compile("found = [frame.f_code.co_filename for frame in look()]", path, "exec"),
+            frames.setdefault(path, {"look": variables.script_frames}),
+        )
     first, second = frames
     assert first in frames[first]["found"] and second not in frames[second]["found"]
 
 
-@pytest.mark.parametrize(("parts", "names"), [
-    ({"loss": "f(model(x), target(x))", "after": "for a, b in pairs(target, model):\n    a.lerp_(b, 0.1)"}, {"target"}),
-    ({"after": "for a, b in pairs(average, model):\n    a.data = b.data"}, {"average"}),
-    ({"after": "if step.index % 8 == 0:\n    target.load_state_dict(model.state_dict())"}, {"target"}),
-    ({"loss": "(f(model(x), y) * weights[y]).sum()", "after": "weights[step.gathered['y']] = 0"}, {"weights"}),
-    ({"loss": "f(model(x), y) * beta", "epoch": "beta = g(epoch)"}, {"beta"}),
-    ({"after": "norms.append(norm)\nclip_grad_norm_(model.parameters(), np.percentile(norms, 10))"}, {"norms"}),
-])
+@pytest.mark.parametrize(
+    ("parts", "names"),
+    [
+        ({"loss": "f(model(x), target(x))", "after": "for a, b in pairs(target, model):\n    a.lerp_(b, 0.1)"}, {"target"}),
+        ({"after": "for a, b in pairs(average, model):\n    a.data = b.data"}, {"average"}),
+        ({"after": "if step.index % 8 == 0:\n    target.load_state_dict(model.state_dict())"}, {"target"}),
+        ({"loss": "(f(model(x), y) * weights[y]).sum()", "after": "weights[step.gathered['y']] = 0"}, {"weights"}),
+        ({"loss": "f(model(x), y) * beta", "epoch": "beta = g(epoch)"}, {"beta"}),
+        ({"after": "norms.append(norm)\nclip_grad_norm_(model.parameters(), np.percentile(norms, 10))"}, {"norms"}),
+    ],
+)
 def test_what_the_loop_over_the_steps_trains_with_is_found(parts, names):
     assert names <= taken(source(**parts))
 
@@ -144,14 +179,17 @@ def test_what_decides_through_other_variables_and_in_functions_is_found():
     assert {"count", "self.level"} <= taken(text + "\ndef loss_of(x, beta):\n    return f(x) * beta * self.level\n")
 
 
-@pytest.mark.parametrize("parts", [
-    {"slice": "if verbose:\n    print(loss)"},
-    {"slice": "confusion[y] += 1", "after": "optimizer.step()\nprint(confusion.sum())"},
-    {"slice": "step.log(loss=loss, scale=scale)"},
-    {"after": "optimizer.step()\nmean = sum(window) / len(window)\nbar.set_postfix(mean=mean)"},
-    {"loss": "f(model(noise.normal_()), y)"},
-    {"epoch": "started = time()", "after": "optimizer.step()\nspent = time() - started"},
-])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"slice": "if verbose:\n    print(loss)"},
+        {"slice": "confusion[y] += 1", "after": "optimizer.step()\nprint(confusion.sum())"},
+        {"slice": "step.log(loss=loss, scale=scale)"},
+        {"after": "optimizer.step()\nmean = sum(window) / len(window)\nbar.set_postfix(mean=mean)"},
+        {"loss": "f(model(noise.normal_()), y)"},
+        {"epoch": "started = time()", "after": "optimizer.step()\nspent = time() - started"},
+    ],
+)
 def test_what_it_only_shows_is_not(parts):
     assert not taken(source(**parts)) & {"verbose", "confusion", "scale", "window", "started", "noise"}
 
@@ -160,7 +198,7 @@ def taken(text: str) -> set[str]:
     path = f"<{text}>"
     linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
     line = next(number for number, line in enumerate(text.splitlines(), 1) if "for step in data" in line)
-    return set(script_reads.taken(path, line))
+    return set(loop_inputs.taken(path, line))
 
 
 def test_an_object_that_only_keeps_what_slices_give_it_is_not_trained_with():

@@ -15,7 +15,7 @@ from launching import GUARD_S, environment
 
 import stretto
 from stretto.core.errors import ScriptError
-from stretto.train.entry.fingerprint import Settings, fingerprint, machine, settings
+from stretto.train.entry.fingerprint import TorchSettings, fingerprint, machine, settings
 
 BEGIN = """
 import torch, torch.nn.functional as F
@@ -83,7 +83,7 @@ def precision() -> Iterator[None]:
 
 
 def test_the_check_of_a_boundary_finds_a_change_and_costs_little(precision: None) -> None:
-    fixed = Settings()
+    fixed = TorchSettings()
     fixed.check()
     assert fixed.fix() == settings()
     assert fingerprint() == {**machine(), **settings()}
@@ -96,11 +96,14 @@ def test_the_check_of_a_boundary_finds_a_change_and_costs_little(precision: None
 
 
 def test_the_switches_of_cuda_can_be_read_also_after_both_ways_of_setting_them() -> None:
-    code = ("from stretto.train.entry.fingerprint import _READ_CUDA as read; import torch; "
-            "print([one() for one in read.values()]); torch.backends.cuda.matmul.allow_tf32 = True; "
-            "torch.backends.cuda.matmul.fp32_precision = 'ieee'; print([one() for one in read.values()])")
-    done = subprocess.run([sys.executable, "-c", code], env=environment(), text=True, capture_output=True, timeout=GUARD_S,
-                          check=False)
+    code = (
+        "from stretto.train.entry.fingerprint import _READ_CUDA as read; import torch; "
+        "print([one() for one in read.values()]); torch.backends.cuda.matmul.allow_tf32 = True; "
+        "torch.backends.cuda.matmul.fp32_precision = 'ieee'; print([one() for one in read.values()])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), text=True, capture_output=True, timeout=GUARD_S, check=False
+    )
     assert done.stdout.splitlines() == ["[False, True, False, False]", "['ieee', True, False, False]"], done.stderr
 
 

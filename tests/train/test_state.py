@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from stretto.core.errors import Refused, ScriptError
-from stretto.train.sharing.shared import Shared
-from stretto.train.sharing.state import as_bytes, digest, empty, flatten, load, spec, unflatten
+from stretto.train.sharing.shared_objects import SharedObjects
+from stretto.train.sharing.state_codec import as_bytes, digest, empty, flatten, load, spec, unflatten
 from stretto.train.sharing.transfer import PIECE_BYTES, SMALL_BYTES, pieces
 
 plain = st.recursive(
@@ -78,14 +78,14 @@ def test_an_optimizer_keeps_the_dtype_of_its_own_state():
     assert torch.equal(kept, old.state[parameter]["momentum_buffer"])
 
 
-def trained() -> tuple[Shared, nn.Module]:
+def trained() -> tuple[SharedObjects, nn.Module]:
     model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))
     optimizer = torch.optim.AdamW(model.parameters())
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
     model(torch.randn(8, 4)).sum().backward()
     optimizer.step()
     schedule.step()
-    shared = Shared()
+    shared = SharedObjects()
     shared.add({"model": model, "optimizer": optimizer, "schedule": schedule})
     return shared, model
 
@@ -122,7 +122,7 @@ def test_pieces_have_every_byte_once(sizes):
 
 
 def test_two_models_of_other_shapes_do_not_look_alike():
-    one, other = Shared(), Shared()
+    one, other = SharedObjects(), SharedObjects()
     one.add({"model": nn.Linear(3, 4)})
     other.add({"model": nn.Linear(4, 3)})
     assert one.shape([]) != other.shape([])

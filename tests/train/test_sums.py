@@ -13,7 +13,7 @@ from stretto.core.errors import ScriptError
 from stretto.core.slices import Span, deal
 from stretto.train.data.step import Step
 from stretto.train.reduce.reducer import Header
-from stretto.train.reduce.sums import CARRIED_BYTES, Partial, Tally, joined, pack, small, total, unpack
+from stretto.train.reduce.sums import CARRIED_BYTES, Partial, SliceSums, joined, pack, small, total, unpack
 
 UNITS = 11
 
@@ -36,7 +36,7 @@ def spread(workers: int, seed: int = 0) -> dict[tuple[str, ...], object]:
     """The values of all slices, summed and gathered by so many workers."""
     blobs = []
     for share in deal(UNITS, workers):
-        tally = Tally()
+        tally = SliceSums()
         for unit in share:
             for name, value in values(seed)[unit].items():
                 tally.sum(name, unit, value)
@@ -60,6 +60,7 @@ def test_any_number_of_workers_gives_the_same_bits(workers: int) -> None:
 
 def test_summing_worker_by_worker_would_change_the_bits() -> None:
     """The control: floats do depend on the order, so the tree is needed."""
+
     def by_worker(seed: int, workers: int) -> float:
         losses = [float(row["loss"]) for row in values(seed)]  # type: ignore[arg-type]
         return sum(sum(losses[unit] for unit in share) for share in deal(UNITS, workers))
@@ -69,7 +70,7 @@ def test_summing_worker_by_worker_would_change_the_bits() -> None:
 
 
 def test_slices_without_a_value_and_workers_without_any_take_part() -> None:
-    first, second = Tally(), Tally()
+    first, second = SliceSums(), SliceSums()
     first.sum("n", 0, 4)
     second.sum("n", 3, True)
     assert total([first.pack(units=4, share=Span(0, 2)), b"", second.pack(units=4, share=Span(3, 4))], units=4) == {("sum", "n"): 5}
@@ -82,10 +83,16 @@ def test_the_blob_travels_behind_the_headers_json() -> None:
     assert json.loads(Header().encode()[4:])
 
 
-@pytest.mark.parametrize("value", [
-    torch.randn(4, 2).to(torch.bfloat16), torch.zeros(0, 5), torch.tensor(3), torch.randn(3, 4).t(),
-    [torch.ones(2), "a", {"b": (1, 2.5)}],
-])
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.randn(4, 2).to(torch.bfloat16),
+        torch.zeros(0, 5),
+        torch.tensor(3),
+        torch.randn(3, 4).t(),
+        [torch.ones(2), "a", {"b": (1, 2.5)}],
+    ],
+)
 def test_tensors_of_any_kind_come_back_as_they_were(value: object) -> None:
     back = unpack(pack(value))
     if isinstance(value, torch.Tensor):
@@ -123,7 +130,9 @@ data = job.loader(TensorDataset(x[:43], y[:43]), batch_size=16, train=False)
 
 
 def test_counts_are_integers_and_lists_are_in_order():
-    check(LOOP + """
+    check(
+        LOOP
+        + """
 for step in data:
     labels = []
     for a, b in step:
@@ -144,7 +153,8 @@ for step in data:
     for a, b in step:
         pass
 assert data.sums == {} and data.gathered == {}
-""")
+"""
+    )
 
 
 def test_a_training_step_has_sums_and_lists_too_and_the_first_pass_names_them():
@@ -214,7 +224,9 @@ def test_a_short_tail_in_more_parts_than_samples_has_every_sample_once():
 
 
 def test_what_newcomers_get_has_what_the_last_evaluation_found():
-    check(LOOP + """
+    check(
+        LOOP
+        + """
 for step in data:
     for a, b in step:
         step.log(accuracy=0.5)
@@ -228,22 +240,26 @@ assert torch.equal(other.sums["matrix"], data.sums["matrix"]) and torch.equal(ot
 other.state = {"epoch": 3, "step": 0, "consumed": 0, "batch": 16}  # as version 0.1 wrote it
 assert other.epoch == 3
 assert "metrics" not in data.position
-""")
+"""
+    )
 
 
-@pytest.mark.parametrize(("values", "words"), [
-    (torch.zeros(1, 3), r"step.gather\(x=…\) got 1 entries, the slice has 8 samples"),
-    (torch.zeros(()), "without dimensions.*8 samples.*step.log"),
-    (1.5, "got a float.*8 samples"),
-    ([object()] * 8, "list of object.*plain values"),
-])
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (torch.zeros(1, 3), r"step.gather\(x=…\) got 1 entries, the slice has 8 samples"),
+        (torch.zeros(()), "without dimensions.*8 samples.*step.log"),
+        (1.5, "got a float.*8 samples"),
+        ([object()] * 8, "list of object.*plain values"),
+    ],
+)
 def test_what_cannot_be_gathered_is_refused_with_the_fix(values: object, words: str) -> None:
     with pytest.raises(ScriptError, match=words):
-        Tally().gather("x", 0, values, samples=8)
+        SliceSums().gather("x", 0, values, samples=8)
 
 
 def test_a_name_is_gathered_once_a_slice_and_alike_in_all() -> None:
-    tally = Tally()
+    tally = SliceSums()
     tally.gather("x", 0, torch.zeros(8, 2), samples=8)
     with pytest.raises(ScriptError, match="twice in one slice"):
         tally.gather("x", 0, torch.zeros(8, 2), samples=8)
@@ -253,14 +269,17 @@ def test_a_name_is_gathered_once_a_slice_and_alike_in_all() -> None:
         joined("x", [torch.zeros(8, dtype=torch.int64), [1]])
 
 
-@pytest.mark.parametrize(("values", "words"), [
-    (["many"], r"step.sum\(n=…\) got a str"),
-    ([torch.zeros(2, dtype=torch.complex64)], "complex tensor"),
-    ([torch.zeros(2), torch.zeros(3)], r"shape \(2,\) in one slice and a tensor of shape \(3,\).*step.gather"),
-    ([torch.zeros(2), 1], "a number in another"),
-])
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (["many"], r"step.sum\(n=…\) got a str"),
+        ([torch.zeros(2, dtype=torch.complex64)], "complex tensor"),
+        ([torch.zeros(2), torch.zeros(3)], r"shape \(2,\) in one slice and a tensor of shape \(3,\).*step.gather"),
+        ([torch.zeros(2), 1], "a number in another"),
+    ],
+)
 def test_what_cannot_be_summed_is_refused_with_the_fix(values: list[object], words: str) -> None:
-    tally = Tally()
+    tally = SliceSums()
     for unit, value in enumerate(values):
         tally.sum("n", unit, value)
     with pytest.raises(ScriptError, match=words):
@@ -268,17 +287,27 @@ def test_what_cannot_be_summed_is_refused_with_the_fix(values: list[object], wor
 
 
 def test_a_wrong_length_in_a_script_is_refused_in_its_slice():
-    refused(LOOP + """
+    refused(
+        LOOP
+        + """
 for step in data:
     for a, b in step:
         step.gather(logits=model(a)[:1])
-""", "logits", "got 1 entries", "2 samples")
+""",
+        "logits",
+        "got 1 entries",
+        "2 samples",
+    )
 
 
 def test_sums_belong_into_the_slices():
-    refused(LOOP + """
+    refused(
+        LOOP
+        + """
 for step in data:
     for a, b in step:
         pass
     step.sum(n=len(b))
-""", "step.sum belongs inside the loop")
+""",
+        "step.sum belongs inside the loop",
+    )

@@ -13,7 +13,7 @@ from torch.utils.data import StackDataset, TensorDataset
 
 from stretto.core.errors import ScriptError
 from stretto.train.data.loader import Loader
-from stretto.train.entry.link import Quiet
+from stretto.train.entry.agent_channel import NullHeartbeat
 from stretto.train.job import Job
 
 X = torch.arange(64.0).reshape(64, 1)
@@ -24,7 +24,7 @@ class Script:
 
     def __init__(self, **loader: Any) -> None:
         torch.manual_seed(1)
-        self.job = Job(seed=3, options={}, worker="alone", link=None, beat=Quiet())
+        self.job = Job(seed=3, options={}, worker="alone", link=None, beat=NullHeartbeat())
         self.model = torch.nn.Linear(1, 1)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4)
         self.job.share(model=self.model, optimizer=self.optimizer)
@@ -147,8 +147,14 @@ def test_enumerate_and_tqdm_and_map_are_loops() -> None:
     assert len(script.steps) == 12
 
 
-@pytest.mark.parametrize("wrap", [lambda data: itertools.islice(data, 2), lambda data: itertools.islice(enumerate(data), 2),
-                                  lambda data: enumerate(itertools.islice(data, 2))])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda data: itertools.islice(data, 2),
+        lambda data: itertools.islice(enumerate(data), 2),
+        lambda data: enumerate(itertools.islice(data, 2)),
+    ],
+)
 def test_islice_is_refused_because_a_newcomer_would_count_from_its_own_first_step(wrap: Any) -> None:
     script = Script()
     with pytest.raises(ScriptError, match=r"itertools\.islice.*step\.index"):

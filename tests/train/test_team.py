@@ -15,9 +15,9 @@ import pytest
 from stretto.core.errors import Broken
 from stretto.core.roster import Member, Roster
 from stretto.core.slices import Span
-from stretto.train.entry.link import Link
-from stretto.train.reduce.group import Group, Rendezvous
-from stretto.train.team import NEWCOMERS_S, Team
+from stretto.train.entry.agent_channel import AgentChannel
+from stretto.train.membership import NEWCOMERS_S, Membership
+from stretto.train.reduce.process_group import ProcessGroup, Rendezvous
 
 GUARD_S = 60.0
 
@@ -42,17 +42,17 @@ def newcomer(pipe: Connection) -> None:
     """Builds its side of the plan's group, and breaks off."""
     rendezvous = Rendezvous("127.0.0.1")
     pipe.send(rendezvous.address)
-    Group(Roster.read(pipe.recv()), "w1", rendezvous)
+    ProcessGroup(Roster.read(pipe.recv()), "w1", rendezvous)
     os._exit(1)
 
 
 @pytest.fixture
-def member() -> Iterator[tuple[Team, Said, Roster]]:
+def member() -> Iterator[tuple[Membership, Said, Roster]]:
     """A team that trains in roster 1, hears of a plan with a newcomer, and cannot finish its group."""
     said = Said()
-    team = Team("w0", link=cast(Link, said))
+    team = Membership("w0", link=cast(AgentChannel, said))
     alone = Roster(1, (Member("w0", "a", team.address, Span(0, 8)),))
-    team.group = Group(alone, "w0", Rendezvous("127.0.0.1"))
+    team.group = ProcessGroup(alone, "w0", Rendezvous("127.0.0.1"))
     team.seat.enter(alone, tick=3)
     ours, theirs = get_context("spawn").Pipe()
     process = get_context("spawn").Process(target=newcomer, args=(theirs,), daemon=True)
@@ -82,7 +82,7 @@ def wait(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_plan_without_the_newcomer_costs_the_member_nothing(member: tuple[Team, Said, Roster]) -> None:
+def test_a_plan_without_the_newcomer_costs_the_member_nothing(member: tuple[Membership, Said, Roster]) -> None:
     team, said, plan = member
     shrunk = Roster(3, (plan.members[0],), base=1)
     team.hear({"kind": "roster", "roster": shrunk.document()})
@@ -91,7 +91,7 @@ def test_a_plan_without_the_newcomer_costs_the_member_nothing(member: tuple[Team
     assert team.seat.halted == 0, "the roster in effect was broken for a newcomer that the leader had already given up"
 
 
-def test_a_member_breaks_the_roster_when_the_leader_says_nothing(member: tuple[Team, Said, Roster]) -> None:
+def test_a_member_breaks_the_roster_when_the_leader_says_nothing(member: tuple[Membership, Said, Roster]) -> None:
     team, said, plan = member
     assert NEWCOMERS_S < GUARD_S
     assert "broke off" in said.until("event")["text"]

@@ -12,8 +12,8 @@ from test_alone import check, refused
 import stretto.train.job  # noqa: F401  (the scripts' processes are forked from this one and need not load it again)
 from stretto.core.errors import ScriptError
 from stretto.core.slices import deal
-from stretto.train.reduce.sums import Tally, pack, total
-from stretto.train.sharing.shared import Shared
+from stretto.train.reduce.sums import SliceSums, pack, total
+from stretto.train.sharing.shared_objects import SharedObjects
 from stretto.train.sharing.torchmetrics_state import TorchMetrics
 
 SLICES, STEPS, CLASSES = 8, 3, 4
@@ -41,11 +41,18 @@ class Means(torchmetrics.Metric):
 
 
 def classifying(**more: object) -> torchmetrics.MetricCollection:
-    return torchmetrics.MetricCollection({
-        "accuracy": tc.MulticlassAccuracy(CLASSES), "f1": tc.MulticlassF1Score(CLASSES), "auroc": tc.MulticlassAUROC(CLASSES),
-        "binned": tc.MulticlassAUROC(CLASSES, thresholds=11), "confusion": tc.MulticlassConfusionMatrix(CLASSES),
-        "topk": tc.MulticlassAccuracy(CLASSES, top_k=2, average="micro"), "calibration": tc.MulticlassCalibrationError(CLASSES),
-    }, **more)  # type: ignore[arg-type]
+    return torchmetrics.MetricCollection(
+        {
+            "accuracy": tc.MulticlassAccuracy(CLASSES),
+            "f1": tc.MulticlassF1Score(CLASSES),
+            "auroc": tc.MulticlassAUROC(CLASSES),
+            "binned": tc.MulticlassAUROC(CLASSES, thresholds=11),
+            "confusion": tc.MulticlassConfusionMatrix(CLASSES),
+            "topk": tc.MulticlassAccuracy(CLASSES, top_k=2, average="micro"),
+            "calibration": tc.MulticlassCalibrationError(CLASSES),
+        },
+        **more,
+    )  # type: ignore[arg-type]
 
 
 MAKERS = {
@@ -54,9 +61,15 @@ MAKERS = {
     "no groups": lambda: classifying(compute_groups=False),
     "classwise": lambda: torchmetrics.wrappers.ClasswiseWrapper(tc.MulticlassAccuracy(CLASSES, average=None)),
     "composed": lambda: tc.MulticlassAccuracy(CLASSES) + 2 * tc.MulticlassRecall(CLASSES),
-    "mean": torchmetrics.MeanMetric, "sum": torchmetrics.SumMetric, "max": torchmetrics.MaxMetric, "min": torchmetrics.MinMetric,
-    "cat": torchmetrics.CatMetric, "kinds": Means,
-    "pearson": tr.PearsonCorrCoef, "mse": tr.MeanSquaredError, "spearman": tr.SpearmanCorrCoef,
+    "mean": torchmetrics.MeanMetric,
+    "sum": torchmetrics.SumMetric,
+    "max": torchmetrics.MaxMetric,
+    "min": torchmetrics.MinMetric,
+    "cat": torchmetrics.CatMetric,
+    "kinds": Means,
+    "pearson": tr.PearsonCorrCoef,
+    "mse": tr.MeanSquaredError,
+    "spearman": tr.SpearmanCorrCoef,
 }
 INTEGERS = ("collection", "explicit groups", "no groups", "classwise", "composed")
 
@@ -82,20 +95,20 @@ def update(name: str, metric: torchmetrics.Metric, logits: torch.Tensor, labels:
         metric.update(logits[:, 0])
 
 
-def worker(make) -> tuple[torchmetrics.Metric, TorchMetrics, Shared]:
-    metric, metrics, shared = make(), TorchMetrics(), Shared()
+def worker(make) -> tuple[torchmetrics.Metric, TorchMetrics, SharedObjects]:
+    metric, metrics, shared = make(), TorchMetrics(), SharedObjects()
     shared.add({"metric": metric})
     metrics.find(shared)
     return metric, metrics, shared
 
 
-def spread(name: str, workers: int, *, repeat: bool = False) -> list[tuple[torchmetrics.Metric, Shared]]:
+def spread(name: str, workers: int, *, repeat: bool = False) -> list[tuple[torchmetrics.Metric, SharedObjects]]:
     """The metric of each of so many workers that share the slices of all steps."""
     team = [worker(MAKERS[name]) for _ in range(workers)]
     for step, again in itertools.product(batches(), (True, False) if repeat else (False,)):
         blobs = []
         for (metric, metrics, _), share in zip(team, deal(SLICES, workers), strict=True):
-            tally = Tally()
+            tally = SliceSums()
             for unit in share:
                 metrics.enter_slice()
                 update(name, metric, *step[unit])
@@ -113,7 +126,7 @@ def value(metric: torchmetrics.Metric) -> bytes:
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_all_workers_have_the_value_of_one_process_to_the_last_bit(name: str) -> None:
-    (alone, shared), = spread(name, 1)
+    ((alone, shared),) = spread(name, 1)
     for workers in (2, 3, 8):
         for metric, theirs in spread(name, workers, repeat=workers == 3):
             assert value(metric) == value(alone)
@@ -125,7 +138,7 @@ def test_the_value_is_the_one_that_torchmetrics_gives_without_stretto(name: str)
     plain = MAKERS[name]()
     for logits, labels in itertools.chain.from_iterable(batches()):
         update(name, plain, logits, labels)
-    (metric, _), = spread(name, 1)
+    ((metric, _),) = spread(name, 1)
     expected, found = plain.compute(), metric.compute()
     if not isinstance(expected, dict):
         expected, found = {"": expected}, {"": found}
@@ -146,7 +159,7 @@ def test_a_local_metric_would_differ() -> None:
 
 def test_a_newcomer_gets_what_was_counted_and_reset_works() -> None:
     for name in MAKERS:
-        (metric, shared), = spread(name, 1)
+        ((metric, shared),) = spread(name, 1)
         newcomer, _, theirs = worker(MAKERS[name])
         theirs.load(*shared.flatten({}))
         assert value(newcomer) == value(metric), name
@@ -165,7 +178,7 @@ def test_minmax_keeps_its_extremes() -> None:
     for unit, (logits, labels) in enumerate(batches()[0]):
         metrics.enter_slice()
         metric.update(logits, labels)
-        tally = Tally()
+        tally = SliceSums()
         tally.take(unit, metrics.leave_slice())
         metrics.merge(total([tally.pack(units=SLICES, share=deal(SLICES, 1)[0])], units=SLICES))
         metric.compute()
@@ -179,7 +192,7 @@ def test_long_lists_are_kept_short() -> None:
     for step in range(200):
         metrics.enter_slice()
         metric.update(torch.tensor([float(step)]))
-        tally = Tally()
+        tally = SliceSums()
         tally.take(0, metrics.leave_slice())
         metrics.merge(total([tally.pack(units=1, share=deal(1, 1)[0])], units=1))
     assert len(metric.value) <= 64
@@ -199,12 +212,15 @@ def median(values: torch.Tensor) -> torch.Tensor:
     return values.median(dim=0).values
 
 
-@pytest.mark.parametrize(("make", "words"), [
-    (lambda: Custom(torch.zeros(2), median), "metric is a Custom, whose state odd is reduced by median.*'sum', 'mean'"),
-    (lambda: Custom([], "sum"), "odd is a list that is reduced by dim_zero_sum"),
-    (lambda: Custom(torch.ones(2), "sum"), r"begins with \[1.0, 1.0\]"),
-    (lambda: torchmetrics.MetricTracker(tc.MulticlassAccuracy(CLASSES)), "MetricTracker"),
-])
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Custom(torch.zeros(2), median), "metric is a Custom, whose state odd is reduced by median.*'sum', 'mean'"),
+        (lambda: Custom([], "sum"), "odd is a list that is reduced by dim_zero_sum"),
+        (lambda: Custom(torch.ones(2), "sum"), r"begins with \[1.0, 1.0\]"),
+        (lambda: torchmetrics.MetricTracker(tc.MulticlassAccuracy(CLASSES)), "MetricTracker"),
+    ],
+)
 def test_what_cannot_be_merged_is_refused_by_name(make, words: str) -> None:
     with pytest.raises(ScriptError, match=words):
         worker(make)
@@ -226,8 +242,10 @@ def test_a_metric_never_asks_torch_distributed(tmp_path) -> None:
         asked.append(1)
         return False
 
-    for metric in (tc.MulticlassAccuracy(CLASSES, distributed_available_fn=available),
-                   worker(lambda: tc.MulticlassAccuracy(CLASSES, distributed_available_fn=available))[0]):
+    for metric in (
+        tc.MulticlassAccuracy(CLASSES, distributed_available_fn=available),
+        worker(lambda: tc.MulticlassAccuracy(CLASSES, distributed_available_fn=available))[0],
+    ):
         metric.update(*batches()[0][0])
         metric.compute()
     assert len(asked) == 1
@@ -243,7 +261,9 @@ data = job.loader(TensorDataset(x[:43], y[:43]), batch_size=16, train=False)
 
 
 def test_a_shared_metric_in_a_script_or_in_its_model():
-    check(SCRIPT + """
+    check(
+        SCRIPT
+        + """
 model.inner = MulticlassAccuracy(3, average="micro")
 job.share(model=model, metric=metric)
 truth = (model(x[:43]).argmax(1) == y[:43]).float().mean()
@@ -256,26 +276,36 @@ for sweep in range(2):
             model.inner.update(model(a), b)
     assert torch.equal(metric.compute(), truth) and torch.equal(model.inner.compute(), truth), metric.compute()
 assert metric.update_count == 24 and model.inner.update_count == 48  # 8 slices a step, of 16, 16 and 11 samples
-""")
+"""
+    )
 
 
-@pytest.mark.parametrize(("share", "line", "words"), [
-    ("model=model", "metric.update(model(a), b)", ["MulticlassAccuracy", "loader 0", "not shared", "job.share("]),
-    ("model=model", "metric(model(a), b)", ["not shared"]),
-    ("model=model", "late = globals().setdefault('late', MulticlassAccuracy(3)); late.update(model(a), b)", ["not shared"]),
-    ("model=model, metric=metric", "metric.reset(); metric.update(model(a), b)", ["metric.reset()", "before the loop"]),
-])
+@pytest.mark.parametrize(
+    ("share", "line", "words"),
+    [
+        ("model=model", "metric.update(model(a), b)", ["MulticlassAccuracy", "loader 0", "not shared", "job.share("]),
+        ("model=model", "metric(model(a), b)", ["not shared"]),
+        ("model=model", "late = globals().setdefault('late', MulticlassAccuracy(3)); late.update(model(a), b)", ["not shared"]),
+        ("model=model, metric=metric", "metric.reset(); metric.update(model(a), b)", ["metric.reset()", "before the loop"]),
+    ],
+)
 def test_a_metric_that_would_count_wrong_is_refused(share: str, line: str, words: list[str]):
-    refused(SCRIPT + f"""
+    refused(
+        SCRIPT
+        + f"""
 job.share({share})
 for step in data:
     for a, b in step:
         {line}
-""", *words)
+""",
+        *words,
+    )
 
 
 def test_metrics_that_live_in_a_slice_or_outside_of_slices_need_not_be_shared():
-    check(SCRIPT + """
+    check(
+        SCRIPT
+        + """
 job.share(model=model)
 for sweep in range(2):
     for step in data:
@@ -284,11 +314,13 @@ for sweep in range(2):
             step.gather(logits=model(a), labels=b)
         metric.update(step.gathered["logits"], step.gathered["labels"])
 assert metric.update_count == 6
-""")
+"""
+    )
 
 
 def test_a_shared_metric_hides_no_optimizer_that_was_forgotten():
-    refused("""
+    refused(
+        """
     import torchmetrics
     model = nn.Linear(6, 3)
     job.share(model=model, metric=torchmetrics.MeanMetric())
@@ -297,7 +329,10 @@ def test_a_shared_metric_hides_no_optimizer_that_was_forgotten():
         for a, b in step:
             F.cross_entropy(model(a), b).backward()
         opt.step()
-    """, "Adam", "not shared")
+    """,
+        "Adam",
+        "not shared",
+    )
 
 
 def test_metrics_of_a_loader_are_those_of_its_last_sweep():
@@ -322,12 +357,18 @@ def test_metrics_of_a_loader_are_those_of_its_last_sweep():
     """)
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    ("train=False, metrics={'loss': 1.5}", ["'loss'", "float", "step.sum"]),
-    ("metrics={'mean': torchmetrics.MeanMetric()}", ["'mean'", "train=False", "job.share(mean=mean)"]),
-])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("train=False, metrics={'loss': 1.5}", ["'loss'", "float", "step.sum"]),
+        ("metrics={'mean': torchmetrics.MeanMetric()}", ["'mean'", "train=False", "job.share(mean=mean)"]),
+    ],
+)
 def test_what_cannot_be_a_loaders_metric_is_refused(arguments: str, words: list[str]):
-    refused(f"""
+    refused(
+        f"""
     import torchmetrics
     job.loader(TensorDataset(x, y), batch_size=16, {arguments})
-    """, *words)
+    """,
+        *words,
+    )

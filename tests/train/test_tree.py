@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.core.slices import Span, cover, deal, split, weigh
-from stretto.train.reduce.exchange import aligned, segments
-from stretto.train.reduce.tree import CHUNK, Flat, program
+from stretto.train.reduce.accumulation import CHUNK, Flat, program
+from stretto.train.reduce.tree_allreduce import aligned, segments
 
 slices = st.integers(1, 40)
 

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from stretto.agent.hosts.shared import Shared
-from stretto.agent.saving import Checkpoints
-from stretto.agent.scripts import check_script
-from stretto.agent.workers.stall import STALL_S
-from stretto.batching.autoscale import Config, parse_autoscale
+from stretto.agent.checkpoint_options import Checkpoints
+from stretto.agent.hosts.store_options import StoreOptions
+from stretto.agent.script_check import check_script
+from stretto.agent.workers.stall_detection import STALL_S
+from stretto.batching.autoscale import AutoscaleConfig, parse_autoscale
 from stretto.batching.stragglers import parse_mode
 from stretto.core.errors import UsageError
 
@@ -51,7 +51,7 @@ class RunOptions:
     price: float | None = None
     worth: str | None = None
     stragglers: str = "rebalance"
-    shared: Shared | None = None
+    shared: StoreOptions | None = None
     """Where the job has other hosts too."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further options that workers are given as they are."""
@@ -64,7 +64,7 @@ class RunOptions:
             return self.start
         return self.least if self.shared is None or self.autoscale is not None else self.most
 
-    def sizing(self) -> Config | None:
+    def sizing(self) -> AutoscaleConfig | None:
         """How the job sizes itself, if it does. Raises `UsageError`."""
         if self.autoscale is None:
             if self.price is not None or self.worth is not None:
@@ -81,23 +81,37 @@ class RunOptions:
             raise UsageError(f"{self.script} {kind}: name the training script, from {os.getcwd()} or with its whole path")
         check_script(self.script)
         if not 1 <= self.least <= self.most:
-            raise UsageError(f"--workers {self.least}:{self.most} is not a range of workers: the fewest must be at least 1 "
-                             "and not above the most, as in --workers 1:4")
+            raise UsageError(
+                f"--workers {self.least}:{self.most} is not a range of workers: the fewest must be at least 1 "
+                "and not above the most, as in --workers 1:4"
+            )
         if not self.least <= self.wanted <= self.most:
             raise UsageError(f"--start {self.wanted} is outside --workers {self.least}:{self.most}: choose a number between")
         self.sizing()
-        for flag, value, bound in (("--threads", self.threads, 1), ("--max-restarts", self.max_restarts, 0),
-                                   ("--digest-every", self.digest_every, 0)):
+        for flag, value, bound in (
+            ("--threads", self.threads, 1),
+            ("--max-restarts", self.max_restarts, 0),
+            ("--digest-every", self.digest_every, 0),
+        ):
             if value < bound:
                 raise UsageError(f"{flag} {value} is too small: it must be at least {bound}")
-        for flag, seconds in (("--hang-timeout", self.hang_timeout_s), ("--slice-timeout", self.slice_timeout_s),
-                              ("--stall-timeout", self.stall_timeout_s), ("--grace", self.grace_s)):
+        for flag, seconds in (
+            ("--hang-timeout", self.hang_timeout_s),
+            ("--slice-timeout", self.slice_timeout_s),
+            ("--stall-timeout", self.stall_timeout_s),
+            ("--grace", self.grace_s),
+        ):
             if seconds is not None and seconds <= 0:
                 raise UsageError(f"{flag} {seconds:g} is too short: it must be more than 0 seconds")
 
     def document(self) -> dict[str, Any]:
-        return {**asdict(self), "args": list(self.args), "runs": str(self.runs), "cwd": os.getcwd(),
-                "shared": self.shared.document() if self.shared is not None else None}
+        return {
+            **asdict(self),
+            "args": list(self.args),
+            "runs": str(self.runs),
+            "cwd": os.getcwd(),
+            "shared": self.shared.document() if self.shared is not None else None,
+        }
 
     @staticmethod
     def read(document: dict[str, Any]) -> RunOptions:
@@ -106,14 +120,25 @@ class RunOptions:
             raise UsageError(f"the run.json of {document.get('name', 'this run')!r} names no script: was it edited by hand?")
         held = {one.name: document[one.name] for one in fields(RunOptions) if one.name in document}
         saved, shared = held.get("checkpoints"), held.get("shared")
-        return RunOptions(**{**held, "args": tuple(held.get("args", ())), "runs": Path(held.get("runs", "runs")),
-                             "checkpoints": Checkpoints(**saved) if saved else None,
-                             "shared": Shared.read(shared) if shared else None})
+        return RunOptions(
+            **{
+                **held,
+                "args": tuple(held.get("args", ())),
+                "runs": Path(held.get("runs", "runs")),
+                "checkpoints": Checkpoints(**saved) if saved else None,
+                "shared": StoreOptions.read(shared) if shared else None,
+            }
+        )
 
     def for_workers(self, *, run: str = "", life: int = 1, resume: int | None = None) -> str:
         """STRETTO_OPTIONS. `resume` is the step of the checkpoint that the run goes on from."""
-        options = {"threads": self.threads, "digest_every": self.digest_every, "allow_mixed": self.allow_mixed,
-                   "host": self.host, **self.extra}
+        options = {
+            "threads": self.threads,
+            "digest_every": self.digest_every,
+            "allow_mixed": self.allow_mixed,
+            "host": self.host,
+            **self.extra,
+        }
         if self.checkpoints is not None:
             options["checkpoint"] = self.checkpoints.for_workers(run=run, life=life, grace_s=self.grace_s)
             if resume:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.agent.workers.blame import Failure
+from stretto.agent.workers.failure_policy import Failure
 
 FAILED = 1
 INTERRUPTED = 130
@@ -14,7 +14,7 @@ STOPPED = 143
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     state: str
     """`finished`, `failed`, `stopped`, or `left` where the job goes on without this agent."""
     exit_code: int
@@ -27,5 +27,5 @@ class Outcome:
     """Only this agent has failed: the job's other agents go on."""
 
     @staticmethod
-    def failed(failure: Failure) -> Outcome:
-        return Outcome("failed", failure.exit_code, failure.text, failure.traceback)
+    def failed(failure: Failure) -> RunOutcome:
+        return RunOutcome("failed", failure.exit_code, failure.text, failure.traceback)

@@ -10,16 +10,16 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
-from stretto.agent.control import Control
-from stretto.agent.draining import drain
-from stretto.agent.hosts.abroad import Abroad, enter
-from stretto.agent.lives import Held, Life, Lives, later
+from stretto.agent.attempts import Attempt, Attempts, RunLock, later
+from stretto.agent.control_server import ControlServer
+from stretto.agent.drain import drain
+from stretto.agent.hosts.peer_endpoint import PeerEndpoint, enter
 from stretto.agent.options import RunOptions
-from stretto.agent.outcome import FAILED, Outcome
-from stretto.agent.records.board import open_board
-from stretto.agent.records.folder import RunFolder, create, discard, write_json
-from stretto.agent.records.record import Observer, Recorder, Silent
-from stretto.agent.restart.restarting import Restarter
+from stretto.agent.outcome import FAILED, RunOutcome
+from stretto.agent.records.recorder import Recorder, RunObserver, Silent
+from stretto.agent.records.run_folder import RunFolder, create, discard, write_json
+from stretto.agent.records.tensorboard import open_board
+from stretto.agent.restart.restarter import Restarter
 from stretto.core.errors import UsageError
 from stretto.core.version import VERSION
 
@@ -45,24 +45,30 @@ def _folder(options: RunOptions) -> RunFolder:
     return create(options.runs, name=None, script="", stem=f"{options.shared.job}.{options.shared.label}")
 
 
-def run(options: RunOptions, folder: RunFolder, *, observer: Observer | None = None, life: Life | None = None) -> Outcome:
+def run(options: RunOptions, folder: RunFolder, *, observer: RunObserver | None = None, life: Attempt | None = None) -> RunOutcome:
     """Runs the job to its end, in the foreground."""
     return asyncio.run(run_async(options, folder, observer=observer or Silent(), life=life))
 
 
-async def run_async(options: RunOptions, folder: RunFolder, *, observer: Observer, life: Life | None = None) -> Outcome:
+async def run_async(options: RunOptions, folder: RunFolder, *, observer: RunObserver, life: Attempt | None = None) -> RunOutcome:
     began = time.monotonic()
-    with Held(folder):
-        abroad: Abroad | None = None
+    with RunLock(folder):
+        abroad: PeerEndpoint | None = None
         if options.shared is not None:
             abroad, options = await enter(options, folder)
         recorder = Recorder(folder, observer=observer)
         if abroad is not None and abroad.joined.life > 1:
             life = await later(abroad.joined.life, options, recorder)
-        lives = Lives(options, folder, recorder, life or Life(), joined=abroad.joined if abroad else None,
-                      card=abroad.card if abroad else None)
+        lives = Attempts(
+            options,
+            folder,
+            recorder,
+            life or Attempt(),
+            joined=abroad.joined if abroad else None,
+            card=abroad.card if abroad else None,
+        )
         verbs = Verbs(lives)
-        control = Control(folder, handle=verbs.handle)
+        control = ControlServer(folder, handle=verbs.handle)
         if abroad is not None:
             abroad.answer_with(verbs.handle)
         try:
@@ -80,12 +86,12 @@ async def run_async(options: RunOptions, folder: RunFolder, *, observer: Observe
         return outcome
 
 
-async def run_restarting(options: RunOptions, folder: RunFolder, *, observer: Observer) -> Outcome:
+async def run_restarting(options: RunOptions, folder: RunFolder, *, observer: RunObserver) -> RunOutcome:
     """A script that was not written for us, in restart mode."""
     began = time.monotonic()
-    with Held(folder):
+    with RunLock(folder):
         restarter = Restarter(options, folder, Recorder(folder, observer=observer))
-        control = Control(folder, handle=Verbs(restarter).handle)
+        control = ControlServer(folder, handle=Verbs(restarter).handle)
         try:
             await control.start()
             with _signals(restarter):
@@ -122,17 +128,27 @@ class Led(Protocol):
     def supervisor(self) -> Commander: ...
 
 
-def _conclude(outcome: Outcome, supervisor: Commander, *, began: float) -> Outcome:
+def _conclude(outcome: RunOutcome, supervisor: Commander, *, began: float) -> RunOutcome:
     """Writes the end. A disk that is full here is an error even if the training went well: its record is not whole."""
     recorder, folder = supervisor.recorder, supervisor.folder
     tally = recorder.tally
     recorder.write("end", state=outcome.state, digest=outcome.digest, steps=tally.steps, error=outcome.error)
     lost = recorder.close()
     result = {
-        "name": folder.name, "state": outcome.state, "exit_code": outcome.exit_code, "digest": outcome.digest,
-        "steps": tally.steps, "pauses": tally.pauses, "restarts": supervisor.restarts, "mixed": supervisor.mixed,
-        "error": outcome.error, "traceback": outcome.traceback or None, "metrics": tally.last.get("metrics", {}),
-        "seconds": round(time.monotonic() - began, 3), "warnings": tally.warnings[:100], "lost": lost,
+        "name": folder.name,
+        "state": outcome.state,
+        "exit_code": outcome.exit_code,
+        "digest": outcome.digest,
+        "steps": tally.steps,
+        "pauses": tally.pauses,
+        "restarts": supervisor.restarts,
+        "mixed": supervisor.mixed,
+        "error": outcome.error,
+        "traceback": outcome.traceback or None,
+        "metrics": tally.last.get("metrics", {}),
+        "seconds": round(time.monotonic() - began, 3),
+        "warnings": tally.warnings[:100],
+        "lost": lost,
     }
     try:
         write_json(folder.result, result)
@@ -141,7 +157,7 @@ def _conclude(outcome: Outcome, supervisor: Commander, *, began: float) -> Outco
     if lost and outcome.state == "finished":
         digest = f"; the digest of the final state is {outcome.digest}" if outcome.digest else ""
         text = f"the job has finished, but its record is not whole: {lost}{digest}. Make room on the disk"
-        return Outcome("finished", FAILED, text, digest=outcome.digest)
+        return RunOutcome("finished", FAILED, text, digest=outcome.digest)
     return outcome
 
 
@@ -170,8 +186,9 @@ class _signals:
         supervisor = self._lives.supervisor
         if self._interrupts == 1:
             grace_s = supervisor.options.grace_s
-            supervisor.recorder.event("interrupt", f"Ctrl-C: stopping in order, for at most {grace_s:g} s (--grace); "
-                                                   "a second Ctrl-C ends at once")
+            supervisor.recorder.event(
+                "interrupt", f"Ctrl-C: stopping in order, for at most {grace_s:g} s (--grace); a second Ctrl-C ends at once"
+            )
         supervisor.quit(now=self._interrupts > 1, interrupted=True)
 
 

@@ -14,72 +14,93 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
-from stretto.agent.council import Asked, Council
-from stretto.agent.ending import Ending
-from stretto.agent.hearing import Hearing, too_many
-from stretto.agent.hosts.joining import Joined
-from stretto.agent.hosts.part import Part
+from stretto.agent.completion import Completion
+from stretto.agent.coordination import Coordination, ScaleRequest
+from stretto.agent.hosts.join import Joined
+from stretto.agent.hosts.multi_host import MultiHostJob
 from stretto.agent.options import RunOptions
-from stretto.agent.outcome import INTERRUPTED, STOPPED, Outcome
-from stretto.agent.records.folder import RunFolder
-from stretto.agent.records.record import Recorder
-from stretto.agent.sizing.tuning import Tuning
-from stretto.agent.standing import standing
-from stretto.agent.workers.blame import Failure, Ledger, exit_code_of
-from stretto.agent.workers.early import Early
-from stretto.agent.workers.forks import ForkServer, describe_exit
-from stretto.agent.workers.link import Message
-from stretto.agent.workers.patrol import patrol
+from stretto.agent.outcome import INTERRUPTED, STOPPED, RunOutcome
+from stretto.agent.records.recorder import Recorder
+from stretto.agent.records.run_folder import RunFolder
+from stretto.agent.sizing.sizing_controller import SizingController
+from stretto.agent.status import standing
+from stretto.agent.worker_messages import WorkerMessages, too_many
+from stretto.agent.workers.failure_policy import Failure, FailureHistory, exit_code_of
+from stretto.agent.workers.fork_client import ForkServer, describe_exit
+from stretto.agent.workers.health_monitor import patrol
+from stretto.agent.workers.liveness import Liveness, LivenessLimits
 from stretto.agent.workers.postmortem import examine, poisoned
-from stretto.agent.workers.progress import Progress
-from stretto.agent.workers.replacing import Replacing
-from stretto.agent.workers.watch import Limits, Verdict
-from stretto.agent.workers.worker import Worker, prepare
+from stretto.agent.workers.progress_monitor import ProgressMonitor
+from stretto.agent.workers.replacement import Replacement
+from stretto.agent.workers.startup_ranks import StartupRanks
+from stretto.agent.workers.worker_channel import Message
+from stretto.agent.workers.worker_handle import WorkerHandle, prepare
 from stretto.core.errors import JobFailed, UsageError
 from stretto.core.roster import Roster
 from stretto.core.text import quantity
 from stretto.membership.protocol import ENDED_EARLY
-from stretto.membership.status import Phase
 from stretto.membership.stores.embedded import EmbeddedStore
+from stretto.membership.worker_status import Phase
 
 
 class Supervisor:
     """One agent's workers of one job. `run` returns when the job has ended and every process is gone."""
 
-    def __init__(self, options: RunOptions, folder: RunFolder, recorder: Recorder, *, life: int = 1,
-                 resume: int | None = None, first_worker: int = 0, joined: Joined | None = None,
-                 card: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        options: RunOptions,
+        folder: RunFolder,
+        recorder: Recorder,
+        *,
+        life: int = 1,
+        resume: int | None = None,
+        first_worker: int = 0,
+        joined: Joined | None = None,
+        card: Mapping[str, Any] | None = None,
+    ) -> None:
         """`joined` is the agent's place in a job on several hosts, `card` what the others shall know of it."""
         self.options = options
         self.folder = folder
         self.recorder = recorder
-        asked = Asked(least=options.least, most=options.most, wanted=options.wanted)
+        asked = ScaleRequest(least=options.least, most=options.most, wanted=options.wanted)
         self.part = None
         if joined is None:
-            self.council = Council(self, EmbeddedStore(), agent=options.agent, slots=options.most, asked=asked)
+            self.council = Coordination(self, EmbeddedStore(), agent=options.agent, slots=options.most, asked=asked)
         else:
-            self.council = Council(self, joined.store, agent=joined.agent, slots=joined.slots, asked=asked, timing=joined.timing,
-                                   job=joined.id, card=card, life=life)
-            self.part = Part(self, joined, address=(card or {})["address"])
-        self.workers: dict[str, Worker] = {}
+            self.council = Coordination(
+                self,
+                joined.store,
+                agent=joined.agent,
+                slots=joined.slots,
+                asked=asked,
+                timing=joined.timing,
+                job=joined.id,
+                card=card,
+                life=life,
+            )
+            self.part = MultiHostJob(self, joined, address=(card or {})["address"])
+        self.workers: dict[str, WorkerHandle] = {}
         self.slices = 0
         self.mixed = False
         self.forks = ForkServer(died=self._died, gone=self._forks_gone)
-        self._ledger = Ledger()
-        self._replacing = Replacing(self)
-        self._limits = Limits(outside_s=options.hang_timeout_s, slice_s=options.slice_timeout_s,
-                              first_slice_s=max(options.slice_timeout_s, Limits().first_slice_s))
-        self.ending = Ending()
+        self._ledger = FailureHistory()
+        self._replacing = Replacement(self)
+        self._limits = LivenessLimits(
+            outside_s=options.hang_timeout_s,
+            slice_s=options.slice_timeout_s,
+            first_slice_s=max(options.slice_timeout_s, LivenessLimits().first_slice_s),
+        )
+        self.ending = Completion()
         self._tasks: set[asyncio.Task[None]] = set()
         self._life = life
         self._resume = resume
         self._number = first_worker
         self._last_words = ""
         self._closing = False
-        self._hearing = Hearing(self)
-        self.tuning = Tuning(self)
-        self.early = Early(self)
-        self.progress = Progress(self)
+        self._hearing = WorkerMessages(self)
+        self.tuning = SizingController(self)
+        self.early = StartupRanks(self)
+        self.progress = ProgressMonitor(self)
 
     @property
     def run_name(self) -> str:
@@ -91,7 +112,7 @@ class Supervisor:
         """Workers that were replaced."""
         return self._replacing.made
 
-    async def run(self) -> Outcome:
+    async def run(self) -> RunOutcome:
         """The whole life of the job. The fork server must have been started."""
         watcher = asyncio.create_task(patrol(lambda: list(self.workers.values()), limits=self._limits, condemn=self.condemn))
         watcher.add_done_callback(self._task_done)
@@ -102,8 +123,15 @@ class Supervisor:
         try:
             outcome = await self.ending.outcome
             if self.part is not None and outcome.state == "failed" and not outcome.own and not outcome.lost:
-                await self.council.announce({"state": "failed", "reason": outcome.error, "traceback": outcome.traceback[-20_000:],
-                                             "exit_code": outcome.exit_code, "life": self._life})
+                await self.council.announce(
+                    {
+                        "state": "failed",
+                        "reason": outcome.error,
+                        "traceback": outcome.traceback[-20_000:],
+                        "exit_code": outcome.exit_code,
+                        "life": self._life,
+                    }
+                )
             return outcome
         finally:
             self._closing = True
@@ -143,8 +171,10 @@ class Supervisor:
         if self.ending.stopping is not None:
             raise UsageError(f"run {self.folder.name!r} is being stopped: it cannot be scaled any more")
         if not options.least <= workers <= options.most:
-            raise UsageError(f"{quantity(workers, 'worker')} would be out of this run's bounds, {options.least} to {options.most}: "
-                             "choose a number between, or start the run with other --workers")
+            raise UsageError(
+                f"{quantity(workers, 'worker')} would be out of this run's bounds, {options.least} to {options.most}: "
+                "choose a number between, or start the run with other --workers"
+            )
         slices = self.slices or self.council.slices
         if slices and workers > slices:
             raise UsageError(too_many(slices, workers))
@@ -160,16 +190,22 @@ class Supervisor:
         self._number += 1
         name = f"w{number}" if self.part is None else self.part.name(number)
         worker, fds = prepare(
-            name, agent=self.options.agent, number=number, log=self.folder.log(number),
+            name,
+            agent=self.options.agent,
+            number=number,
+            log=self.folder.log(number),
             order=number if self.part is None else self.part.order(),
             hear=lambda message: self._hearing.hear(name, message),
-            fault=lambda text: self.condemn(self.workers[name], Verdict("fault", text)),
+            fault=lambda text: self.condemn(self.workers[name], Liveness("fault", text)),
             show=lambda line, error: self.recorder.output(name, line, error),
         )
         self.workers[name] = worker
-        env = {"STRETTO_WORKER": name, "STRETTO_AGENT": self.options.agent,
-               "STRETTO_RUN": str(self.folder.path.resolve()),
-               "STRETTO_OPTIONS": self.options.for_workers(run=self.run_name, life=self._life, resume=self._resume)}
+        env = {
+            "STRETTO_WORKER": name,
+            "STRETTO_AGENT": self.options.agent,
+            "STRETTO_RUN": str(self.folder.path.resolve()),
+            "STRETTO_OPTIONS": self.options.for_workers(run=self.run_name, life=self._life, resume=self._resume),
+        }
 
         async def fork() -> None:
             try:
@@ -220,7 +256,7 @@ class Supervisor:
         crash = self._ledger.crashes[-1] if self._ledger.crashes else None
         text = f"every worker that held the state is gone: {self._last_words}"
         failure = Failure(text, crash.traceback if crash else "", exit_code_of(crash))
-        self.ending.end(replace(Outcome.failed(failure), lost=True))
+        self.ending.end(replace(RunOutcome.failed(failure), lost=True))
 
     def fail(self, reason: str, *, traceback: str = "", exit_code: int = 1) -> None:
         hint = self.ending.hint if reason.startswith(ENDED_EARLY) else ""
@@ -238,7 +274,7 @@ class Supervisor:
             self.part.ended(document)
 
     def ousted(self, reason: str) -> None:
-        self.ending.end(replace(Outcome.failed(Failure(reason)), own=True))
+        self.ending.end(replace(RunOutcome.failed(Failure(reason)), own=True))
 
     def compare(self) -> None:
         self._hearing.compare()
@@ -253,7 +289,7 @@ class Supervisor:
 
     # ---- ends of workers
 
-    def let_go(self, worker: Worker, reason: str, *, refused: bool = False, recurring: bool = False) -> None:
+    def let_go(self, worker: WorkerHandle, reason: str, *, refused: bool = False, recurring: bool = False) -> None:
         """Ends a worker that is not at fault, or that does not fit: killed, because it may be anywhere in its script.
 
         `recurring` says that the next worker would probably be refused for the same reason.
@@ -266,7 +302,7 @@ class Supervisor:
         elif worker.status.tick is not None:
             self._replacing.replace(worker, reason, counted=False)
 
-    def condemn(self, worker: Worker, verdict: Verdict) -> None:
+    def condemn(self, worker: WorkerHandle, verdict: Liveness) -> None:
         """Kills a worker that counts as dead. It is dead for everybody from now on, whatever the kernel still has to do."""
         if worker.dead or worker.verdict is not None:
             return
@@ -278,7 +314,7 @@ class Supervisor:
             self.ending.fail(poisoned(worker, ledger=self._ledger))
         self._replacing.replace(worker, f"was {verdict.what} ({verdict.text})")
 
-    def _kill(self, worker: Worker) -> None:
+    def _kill(self, worker: WorkerHandle) -> None:
         if worker.pid:
             self.forks.kill(worker.pid)
         worker.status = replace(worker.status, phase=Phase.GONE)
@@ -287,7 +323,7 @@ class Supervisor:
     def _died(self, name: str, code: int) -> None:
         self.spawn(self._bury(self.workers[name], code))
 
-    async def _bury(self, worker: Worker, code: int) -> None:
+    async def _bury(self, worker: WorkerHandle, code: int) -> None:
         await worker.last_words()
         worker.dead = True
         if self._closing:
@@ -301,13 +337,18 @@ class Supervisor:
         self.see_whether_over()
         self.balance()
 
-    def _explain(self, worker: Worker, code: int) -> None:
+    def _explain(self, worker: WorkerHandle, code: int) -> None:
         """A death that the agent did not cause."""
         if worker.status.phase is Phase.FINISHED and worker.crash is not None:
             summary = worker.crash.summary
             self.recorder.event("crashed", f"after job.close(): {summary}", worker=worker.name)
-            return self.ending.fail(Failure(f"the script of {worker.name} failed after job.close(): {summary}",
-                                            worker.crash.traceback, exit_code_of(worker.crash)))
+            return self.ending.fail(
+                Failure(
+                    f"the script of {worker.name} failed after job.close(): {summary}",
+                    worker.crash.traceback,
+                    exit_code_of(worker.crash),
+                )
+            )
         if worker.status.phase is Phase.FINISHED or self.ending.stopping is not None:
             return
         crash = worker.crash
@@ -323,14 +364,15 @@ class Supervisor:
             return self.ending.fail(found.failure)
         self._replacing.replace(worker, found.why)
 
-    def _trains_without(self, worker: Worker) -> bool:
+    def _trains_without(self, worker: WorkerHandle) -> bool:
         """Whether others hold the state: what a newcomer's script does on its way to them costs the newcomer only."""
         return any(one.alive and one.tick is not None for one in self.council.statuses.values() if one.worker != worker.name)
 
     def _forks_gone(self, code: int) -> None:
-        failure = Failure(f"the fork server ended with {describe_exit(code)}, and its workers with it: was the machine "
-                          "out of memory?")
-        self.ending.end(replace(Outcome.failed(failure), lost=self.part is None, own=True))
+        failure = Failure(
+            f"the fork server ended with {describe_exit(code)}, and its workers with it: was the machine out of memory?"
+        )
+        self.ending.end(replace(RunOutcome.failed(failure), lost=self.part is None, own=True))
 
     # ---- the end of the job
 
@@ -355,14 +397,15 @@ class Supervisor:
             self.recorder.event("stop", "now" if now else "at the next step boundary")
         self.ending.stopping = code
         if now or not members:
-            return self.ending.end(Outcome("stopped", code))
+            return self.ending.end(RunOutcome("stopped", code))
         self.ask_chief_to_stop()
 
         async def patience() -> None:
             await asyncio.sleep(self.options.grace_s)
-            self.recorder.event("warning", f"the workers have not stopped within {self.options.grace_s:g} s (--grace): "
-                                           "they are killed")
-            self.ending.end(Outcome("stopped", code))
+            self.recorder.event(
+                "warning", f"the workers have not stopped within {self.options.grace_s:g} s (--grace): they are killed"
+            )
+            self.ending.end(RunOutcome("stopped", code))
 
         self.spawn(patience())
 
@@ -382,7 +425,7 @@ class Supervisor:
         if finished and self.part is not None:
             return self.part.finished()
         if not finished and not alive and self.ending.stopping is not None and self.part is None:
-            self.ending.end(Outcome("stopped", self.ending.stopping))
+            self.ending.end(RunOutcome("stopped", self.ending.stopping))
 
     async def _tear_down(self) -> None:
         for worker in self.workers.values():
@@ -408,7 +451,7 @@ class Supervisor:
         if not task.cancelled() and task.exception() is not None:
             error = task.exception()
             failure = Failure(f"the agent itself failed: {error!r}", "".join(traceback.format_exception(error)))
-            self.ending.end(replace(Outcome.failed(failure), own=True))
+            self.ending.end(replace(RunOutcome.failed(failure), own=True))
 
     def status(self) -> dict[str, Any]:
         return standing(self)

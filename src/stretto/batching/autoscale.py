@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stretto.batching.worth import Worth, parse_worth
+from stretto.batching.utility import UtilityCurve, parse_worth
 from stretto.core.errors import UsageError
 from stretto.core.text import quantity
 
@@ -32,7 +32,7 @@ class Efficiency:
 class Utility:
     price: float
     """Of a worker for an hour."""
-    worth: Worth
+    worth: UtilityCurve
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ Goal = Efficiency | Utility | Heuristic
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class AutoscaleConfig:
     goal: Goal
     least: int
     most: int
@@ -83,7 +83,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class AutoscaleState:
     """Where the job stands."""
 
     now_s: float
@@ -108,18 +108,18 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class AutoscaleDecision:
     workers: int
     reason: str
 
 
-def decide(config: Config, state: State) -> Decision:
+def decide(config: AutoscaleConfig, state: AutoscaleState) -> AutoscaleDecision:
     """How many workers the job should have now, and why."""
     if state.workers != state.wanted:
-        return Decision(state.wanted, f"waiting: {_workers(state.workers)} in training, {state.wanted} wanted")
+        return AutoscaleDecision(state.wanted, f"waiting: {_workers(state.workers)} in training, {state.wanted} wanted")
     inside = min(max(state.workers, config.least), config.most)
     if inside != state.workers:
-        return Decision(inside, f"{_workers(state.workers)}: outside the job's {config.least}:{config.most}")
+        return AutoscaleDecision(inside, f"{_workers(state.workers)}: outside the job's {config.least}:{config.most}")
     match config.goal:
         case Heuristic():
             return _guarded(config, state, _heuristic(config.goal, config, state))
@@ -135,23 +135,21 @@ def scaling_efficiency(low: tuple[int, float], high: tuple[int, float]) -> float
     return ((fast - slow) / (many - few)) / (slow / few)
 
 
-def net_utility(goal: Utility, *, workers: int, rate: float, state: State) -> float:
+def net_utility(goal: Utility, *, workers: int, rate: float, state: AutoscaleState) -> float:
     """What finishing with so many workers at so many samples a second is worth, less what they cost until then."""
     here = state.measured[state.workers].rate
     left_s = (state.remaining_s or 0.0) * here / rate
     return goal.worth.at(state.now_s + left_s) - workers * left_s / 3600.0 * goal.price
 
 
-def parse_autoscale(text: str, *, least: int, most: int, price: float | None = None,
-                    worth: str | None = None) -> Config:
+def parse_autoscale(text: str, *, least: int, most: int, price: float | None = None, worth: str | None = None) -> AutoscaleConfig:
     """The value of `--autoscale` with `--price` and `--worth`. Raises `UsageError`."""
     if least >= most:
-        raise UsageError(f"--autoscale needs room: --workers {least}:{most} allows one size only; "
-                         "give a range such as 1:8")
+        raise UsageError(f"--autoscale needs room: --workers {least}:{most} allows one size only; give a range such as 1:8")
     goal = _parse_goal(text.strip(), price, worth)
     if not isinstance(goal, Utility) and (price is not None or worth is not None):
         raise UsageError(f"--price and --worth go with --autoscale utility, not with {text!r}")
-    return Config(goal, least, most)
+    return AutoscaleConfig(goal, least, most)
 
 
 _HEURISTIC = re.compile(r"(?P<sign>\+-|\+|-|±|−)\s*(?P<by>\d+)\s+every\s+(?P<steps>\d+)\s+steps?")
@@ -165,8 +163,10 @@ def _parse_goal(text: str, price: float | None, worth: str | None) -> Goal:
         return _parse_efficiency(value.strip())
     found = _HEURISTIC.fullmatch(text)
     if found is None:
-        raise UsageError(f"--autoscale {text!r} is not understood: write efficiency=0.6, utility "
-                         "(with --price and --worth), or '+1 every 50 steps'")
+        raise UsageError(
+            f"--autoscale {text!r} is not understood: write efficiency=0.6, utility "
+            "(with --price and --worth), or '+1 every 50 steps'"
+        )
     by, steps = int(found["by"]), int(found["steps"])
     if by < 1 or steps < 1:
         raise UsageError(f"--autoscale {text!r}: both numbers must be at least 1")
@@ -177,11 +177,12 @@ def _parse_efficiency(value: str) -> Efficiency:
     try:
         threshold = float(value)
     except ValueError:
-        raise UsageError(f"--autoscale efficiency={value!r} is not a number: "
-                         "write for example efficiency=0.6") from None
+        raise UsageError(f"--autoscale efficiency={value!r} is not a number: write for example efficiency=0.6") from None
     if not 0 < threshold <= 1:
-        raise UsageError(f"--autoscale efficiency={value} must be above 0 and at most 1: "
-                         "the part of a worker's own throughput that each added one must bring")
+        raise UsageError(
+            f"--autoscale efficiency={value} must be above 0 and at most 1: "
+            "the part of a worker's own throughput that each added one must bring"
+        )
     return Efficiency(threshold)
 
 
@@ -198,7 +199,7 @@ def _workers(count: int) -> str:
     return quantity(count, "worker")
 
 
-def _fresh(config: Config, state: State, workers: int) -> Measurement | None:
+def _fresh(config: AutoscaleConfig, state: AutoscaleState, workers: int) -> Measurement | None:
     """The measurement at this size, if it is long enough and still counts.
 
     What growing brings is looked up again after a while. What the workers that are there already bring is not, as long
@@ -214,35 +215,35 @@ def _fresh(config: Config, state: State, workers: int) -> Measurement | None:
     return None if _drifted(config, state) or (expired and workers > state.workers) else found
 
 
-def _drifted(config: Config, state: State) -> bool:
+def _drifted(config: AutoscaleConfig, state: AutoscaleState) -> bool:
     """Whether this size is not as fast, or as slow, as it was when it was taken up."""
     here = state.measured.get(state.workers)
     return here is not None and here.arrived is not None and abs(here.rate / here.arrived - 1) > config.drift
 
 
-def _search(goal: Efficiency | Utility, config: Config, state: State) -> Decision:
+def _search(goal: Efficiency | Utility, config: AutoscaleConfig, state: AutoscaleState) -> AutoscaleDecision:
     here = _fresh(config, state, state.workers)
     if here is None:
-        return Decision(state.workers, f"measuring {_workers(state.workers)}")
+        return AutoscaleDecision(state.workers, f"measuring {_workers(state.workers)}")
     if isinstance(goal, Utility) and state.remaining_s is None:
-        return Decision(state.workers, "the end of the job is not known, so its utility is not either")
+        return AutoscaleDecision(state.workers, "the end of the job is not known, so its utility is not either")
     known = [size for size in sorted(state.measured) if _fresh(config, state, size) is not None]
     below = max((size for size in known if size < state.workers), default=None)
     if below is not None:
         held = here.steps >= 2 * config.steps
         pays, why = _pays(goal, state, below, state.workers, margin=config.margin if held else 0.0)
         if not pays:
-            return Decision(below, f"back to {_workers(below)}: {why}")
+            return AutoscaleDecision(below, f"back to {_workers(below)}: {why}")
     above = min((size for size in known if size > state.workers), default=None)
     pays, why = _pays(goal, state, state.workers, above) if above is not None else (False, "")
     if above is not None and pays:
-        return Decision(above, f"{_workers(above)}: {why}")
+        return AutoscaleDecision(above, f"{_workers(above)}: {why}")
     if below is None and state.workers > config.least:
         return _down(config, state)
     return _between(config, state, above, why) if above is not None else _up(config, state)
 
 
-def _pays(goal: Efficiency | Utility, state: State, few: int, many: int, *, margin: float = 0.0) -> tuple[bool, str]:
+def _pays(goal: Efficiency | Utility, state: AutoscaleState, few: int, many: int, *, margin: float = 0.0) -> tuple[bool, str]:
     slow, fast = state.measured[few].rate, state.measured[many].rate
     match goal:
         case Efficiency(threshold):
@@ -256,45 +257,45 @@ def _pays(goal: Efficiency | Utility, state: State, few: int, many: int, *, marg
             return high > low, f"net utility of {_workers(many)} is {high:.4g} {sign} {low:.4g} of {few}"
 
 
-def _between(config: Config, state: State, above: int, why: str) -> Decision:
+def _between(config: AutoscaleConfig, state: AutoscaleState, above: int, why: str) -> AutoscaleDecision:
     """A larger size did not pay. A doubling may have jumped over the best one: the middle is tried once."""
     middle = _smallest(config, (state.workers + above) // 2)
     if middle > state.workers and _fresh(config, state, middle) is None:
-        return Decision(middle, f"trying {_workers(middle)}: {why}")
-    return Decision(state.workers, f"settled on {_workers(state.workers)}: {why}")
+        return AutoscaleDecision(middle, f"trying {_workers(middle)}: {why}")
+    return AutoscaleDecision(state.workers, f"settled on {_workers(state.workers)}: {why}")
 
 
-def _up(config: Config, state: State) -> Decision:
+def _up(config: AutoscaleConfig, state: AutoscaleState) -> AutoscaleDecision:
     """Doubles: sizes are few, and each costs a measurement."""
     target = _smallest(config, min(2 * state.workers, _most(config, state)))
     if target <= state.workers:
         bound = "the most allowed" if state.workers >= config.most else "all that can be had"
-        return Decision(state.workers, f"settled on {_workers(state.workers)}: {bound}")
-    return Decision(target, f"trying {_workers(target)}")
+        return AutoscaleDecision(state.workers, f"settled on {_workers(state.workers)}: {bound}")
+    return AutoscaleDecision(target, f"trying {_workers(target)}")
 
 
-def _most(config: Config, state: State) -> int:
+def _most(config: AutoscaleConfig, state: AutoscaleState) -> int:
     """That can be had and is allowed."""
     return config.most if state.free is None else min(config.most, state.workers + state.free)
 
 
-def _smallest(config: Config, workers: int) -> int:
+def _smallest(config: AutoscaleConfig, workers: int) -> int:
     """The smallest size that is as fast as this one: a step takes as long as the worker with the most slices."""
     if not config.slices:
         return workers
     return -(-config.slices // -(-config.slices // workers))
 
 
-def _down(config: Config, state: State) -> Decision:
+def _down(config: AutoscaleConfig, state: AutoscaleState) -> AutoscaleDecision:
     """Nothing below is known: without it nobody can say whether the last workers pay."""
     target = max(config.least, state.workers // 2)
-    return Decision(target, f"trying {_workers(target)}, to see what the others bring")
+    return AutoscaleDecision(target, f"trying {_workers(target)}, to see what the others bring")
 
 
-def _heuristic(goal: Heuristic, config: Config, state: State) -> Decision:
+def _heuristic(goal: Heuristic, config: AutoscaleConfig, state: AutoscaleState) -> AutoscaleDecision:
     done = state.step - state.changed_step
     if done < goal.steps:
-        return Decision(state.workers, f"waiting: {done} of {quantity(goal.steps, 'step')} with {_workers(state.workers)}")
+        return AutoscaleDecision(state.workers, f"waiting: {done} of {quantity(goal.steps, 'step')} with {_workers(state.workers)}")
     by, why = goal.by, f"{goal.by:+d} every {quantity(goal.steps, 'step')}"
     if goal.climb:
         here, below = state.measured.get(state.workers), state.measured.get(state.workers - goal.by)
@@ -303,15 +304,15 @@ def _heuristic(goal: Heuristic, config: Config, state: State) -> Decision:
         above = state.measured.get(state.workers + goal.by)
         slower = here is not None and above is not None and above.rate <= here.rate
         if by > 0 and slower and above is not None and state.now_s - above.at_s <= config.expiry_s:
-            return Decision(state.workers, f"{_workers(state.workers + goal.by)} were not faster")
+            return AutoscaleDecision(state.workers, f"{_workers(state.workers + goal.by)} were not faster")
     target = min(max(state.workers + by, config.least), _most(config, state))
     if target == state.workers:
         bound = f"the bound of {config.least}:{config.most}" if target == config.most or by < 0 else "all that can be had"
-        return Decision(target, f"{_workers(target)}: {bound}")
-    return Decision(target, why)
+        return AutoscaleDecision(target, f"{_workers(target)}: {bound}")
+    return AutoscaleDecision(target, why)
 
 
-def _guarded(config: Config, state: State, wish: Decision) -> Decision:
+def _guarded(config: AutoscaleConfig, state: AutoscaleState, wish: AutoscaleDecision) -> AutoscaleDecision:
     """Refuses a change that cannot pay for itself before the job ends.
 
     The best that more workers can do is linear scaling from the moment they train; the best that fewer can do is the
@@ -328,5 +329,8 @@ def _guarded(config: Config, state: State, wish: Decision) -> Decision:
         spent_s = state.pause_s + state.startup_s + config.window_s
     if earned_s > spent_s:
         return wish
-    return Decision(state.workers, f"no change in the last {state.remaining_s:.1f} s: {_workers(wish.workers)} could "
-                                   f"earn {max(0.0, earned_s):.1f} s and cost {spent_s:.1f} s")
+    return AutoscaleDecision(
+        state.workers,
+        f"no change in the last {state.remaining_s:.1f} s: {_workers(wish.workers)} could "
+        f"earn {max(0.0, earned_s):.1f} s and cost {spent_s:.1f} s",
+    )

@@ -76,8 +76,9 @@ class GoodputModel:
     def choose(self, *, nodes: int, workers: int) -> Choice:
         """The best batch for this size: goodput in samples of the initial batch a second, local batch, accumulation steps."""
         local, accumulation = candidates(self.batch, np.array([workers]), count=CANDIDATES)
-        value = _evaluate(_pack([self]), np.array([nodes > 1]), np.array([workers]), local[None], accumulation[None],
-                          self.batch.slices)[0, 0]
+        value = _evaluate(
+            _pack([self]), np.array([nodes > 1]), np.array([workers]), local[None], accumulation[None], self.batch.slices
+        )[0, 0]
         best = int(np.argmax(value))
         return Choice(float(value[best]) * self.factor, int(local[0, best]), int(accumulation[0, best]))
 
@@ -179,8 +180,9 @@ def _pack(models: Sequence[GoodputModel]) -> Floats:
     )
 
 
-def _evaluate(packed: Floats, across: NDArray[np.bool_], workers: Ints, local: Ints, accumulation: Ints,
-              slices: int | None) -> Floats:
+def _evaluate(
+    packed: Floats, across: NDArray[np.bool_], workers: Ints, local: Ints, accumulation: Ints, slices: int | None
+) -> Floats:
     """Goodput of (models, sizes, candidates) from broadcastable arrays."""
     a, b, a_across, b_across, a_within, b_within = (packed[:, column, None] for column in range(6))
     gamma, sqr, var, initial = (packed[:, column, None, None] for column in range(6, 10))

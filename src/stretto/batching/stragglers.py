@@ -20,7 +20,7 @@ MODES: tuple[Mode, ...] = ("rebalance", "replace", "ignore")
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class StragglerConfig:
     mode: Mode = "rebalance"
     weight: float = 0.1
     """Of the newest measurement."""
@@ -53,7 +53,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class StragglerState:
     """What is known of a roster's workers. `changed` counts steps since the shares were changed last."""
 
     paces: Mapping[str, Pace] = field(default_factory=lambda: {})
@@ -95,20 +95,27 @@ def parse_mode(text: str) -> Mode:
     return text
 
 
-def observe(config: Config, state: State, slice_s: Mapping[str, float]) -> State:
+def observe(config: StragglerConfig, state: StragglerState, slice_s: Mapping[str, float]) -> StragglerState:
     """After one step: the seconds a slice took on each worker of the roster. Those who left are forgotten."""
     usable = {worker: max(seconds, config.shortest_s) for worker, seconds in slice_s.items() if 0 < seconds < float("inf")}
     if not usable:
         return state
     median = statistics.median(usable.values())
-    paces = {worker: state.paces.get(worker, Pace()).after(usable[worker] / median, weight=config.weight)
-             if worker in usable else state.paces.get(worker, Pace()) for worker in slice_s}
-    slow_for = {worker: state.slow_for.get(worker, 0) + 1 for worker, pace in paces.items()
-                if pace.steps >= config.steps and pace.value > config.slow}
-    return State(paces, min(state.changed + 1, 1 << 30), state.moves, slow_for)
+    paces = {
+        worker: state.paces.get(worker, Pace()).after(usable[worker] / median, weight=config.weight)
+        if worker in usable
+        else state.paces.get(worker, Pace())
+        for worker in slice_s
+    }
+    slow_for = {
+        worker: state.slow_for.get(worker, 0) + 1
+        for worker, pace in paces.items()
+        if pace.steps >= config.steps and pace.value > config.slow
+    }
+    return StragglerState(paces, min(state.changed + 1, 1 << 30), state.moves, slow_for)
 
 
-def judge(config: Config, state: State, shares: Sequence[tuple[str, int]]) -> Verdict:
+def judge(config: StragglerConfig, state: StragglerState, shares: Sequence[tuple[str, int]]) -> Verdict:
     """What to do about a roster whose workers (in its order) hold so many slices each."""
     if config.mode == "ignore":
         return Keep("stragglers are ignored")
@@ -132,19 +139,24 @@ def step_time(counts: Sequence[int], speeds: Sequence[float]) -> float:
     return max(count / speed for count, speed in zip(counts, speeds, strict=True))
 
 
-def _rebalanced(config: Config, shares: Sequence[tuple[str, int]], speeds: Mapping[str, float]) -> Rebalance | None:
+def _rebalanced(config: StragglerConfig, shares: Sequence[tuple[str, int]], speeds: Mapping[str, float]) -> Rebalance | None:
     counts = [count for _, count in shares]
     order = [speeds[worker] for worker, _ in shares]
     new = [len(span) for span in weigh(sum(counts), order)]
     now_t, new_t = step_time(counts, order), step_time(new, order)
     if new == counts or now_t < config.gain * new_t:
         return None
-    moved = ", ".join(f"{worker} {old} to {count} slices (pace {1 / speeds[worker]:.2f})"
-                      for (worker, old), count in zip(shares, new, strict=True) if old != count)
+    moved = ", ".join(
+        f"{worker} {old} to {count} slices (pace {1 / speeds[worker]:.2f})"
+        for (worker, old), count in zip(shares, new, strict=True)
+        if old != count
+    )
     return Rebalance(dict(speeds), f"{moved}: the step gets {now_t / new_t:.2f} times shorter")
 
 
-def _replaced(config: Config, state: State, shares: Sequence[tuple[str, int]], speeds: Mapping[str, float]) -> Verdict:
+def _replaced(
+    config: StragglerConfig, state: StragglerState, shares: Sequence[tuple[str, int]], speeds: Mapping[str, float]
+) -> Verdict:
     slowest = max(speeds, key=lambda worker: (1.0 / speeds[worker], worker))
     pace = 1.0 / speeds[slowest]
     if pace <= config.slow or state.slow_for.get(slowest, 0) < config.patience:
@@ -154,7 +166,5 @@ def _replaced(config: Config, state: State, shares: Sequence[tuple[str, int]], s
     total = sum(count for _, count in shares)
     held = step_time([count for _, count in shares], order) / step_time([len(s) for s in weigh(total, usual)], usual)
     if held < config.held_up:
-        return Keep(f"{slowest} is {pace:.2f} times as slow as the median, "
-                    "but with fewer slices it hardly holds up the others")
-    return Replace(slowest, f"{slowest} is {pace:.2f} times as slow as the median "
-                            f"and makes the step {held:.2f} times longer")
+        return Keep(f"{slowest} is {pace:.2f} times as slow as the median, but with fewer slices it hardly holds up the others")
+    return Replace(slowest, f"{slowest} is {pace:.2f} times as slow as the median and makes the step {held:.2f} times longer")

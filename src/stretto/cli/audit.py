@@ -9,22 +9,30 @@ from typing import Annotated, Any
 import typer
 from typer import Exit
 
-from stretto.agent.records.folder import RunFolder, every
+from stretto.agent.records.run_folder import RunFolder, every
 from stretto.cli.common import Json, Runs, emit, folder_of, runs_folder
 from stretto.core.audit import FINDINGS, Audit, audit
 from stretto.core.errors import RunNotFound, UsageError
 from stretto.core.journal import End, Parser, Record, Switch
-from stretto.core.merging import merge
+from stretto.core.journal_merge import merge
 from stretto.core.text import quantity
 
 NOTHING = 2
 
-Several = Annotated[list[str], typer.Argument(metavar="RUN...", help="The run's name or folder; of a job on several hosts, all of "
-                                                                     "its hosts' folders, or the job's name.", show_default=False)]
+Several = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN...",
+        help="The run's name or folder; of a job on several hosts, all of its hosts' folders, or the job's name.",
+        show_default=False,
+    ),
+]
 
 
-RESTART = ("restart mode proves nothing about samples: the script reads its data and saves by itself, so neither steps nor samples "
-           "are in the journal. For a proof, write the script for stretto (docs/guides/restart-mode.md)")
+RESTART = (
+    "restart mode proves nothing about samples: the script reads its data and saves by itself, so neither steps nor samples "
+    "are in the journal. For a proof, write the script for stretto (docs/guides/restart-mode.md)"
+)
 
 
 def command(run: Several, *, runs: Runs = None, json: Json = False) -> None:
@@ -40,15 +48,19 @@ def command(run: Several, *, runs: Runs = None, json: Json = False) -> None:
     if json:
         emit({"run": name, "holds": found.holds, **asdict(found), "torn": torn, "skipped": skipped})
     else:
-        print(f"{name}: {quantity(found.steps, 'committed step')}, {quantity(found.epochs, 'finished epoch')}, "
-              f"{quantity(found.samples, 'sample')}, {quantity(found.digests, 'comparison')} of digests")
+        print(
+            f"{name}: {quantity(found.steps, 'committed step')}, {quantity(found.epochs, 'finished epoch')}, "
+            f"{quantity(found.samples, 'sample')}, {quantity(found.digests, 'comparison')} of digests"
+        )
         if skipped:
             print(f"{quantity(skipped, 'line')} of the journal could not be read (cut off by a crash)")
         for finding in found.findings:
             print(f"WRONG: {finding}")
         if found.holds:
-            print("holds: every sample of every finished epoch is in exactly one committed step, steps have no gap, "
-                  "and wherever digests were taken they were equal")
+            print(
+                "holds: every sample of every finished epoch is in exactly one committed step, steps have no gap, "
+                "and wherever digests were taken they were equal"
+            )
     raise Exit(0 if found.holds else 1)
 
 
@@ -106,8 +118,11 @@ def _one(folder: RunFolder, journals: dict[str, list[Record]]) -> Audit:
 def _together(folders: list[RunFolder], journals: dict[str, list[Record]]) -> Audit:
     records, wrong = merge(journals)
     found = audit(records)
-    finals = {str(result["digest"]): folder.name for folder in folders
-              if (result := folder.read(folder.result)) and result.get("state") == "finished" and result.get("digest")}
+    finals = {
+        str(result["digest"]): folder.name
+        for folder in folders
+        if (result := folder.read(folder.result)) and result.get("state") == "finished" and result.get("digest")
+    }
     if len(finals) > 1:
         wrong.append(f"hosts have ended with different digests: {', '.join(f'{n} {d[:12]}' for d, n in finals.items())}")
     return replace(found, findings=(*wrong, *found.findings)[:FINDINGS])

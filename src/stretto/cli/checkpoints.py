@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.table import Table
 
 from stretto.agent.options import RunOptions
-from stretto.agent.records.folder import RunFolder
+from stretto.agent.records.run_folder import RunFolder
 from stretto.cli.common import Json, Run, Runs, emit, folder_of
 from stretto.core.errors import UsageError
-from stretto.train.checkpoint.catalog import Entry, entries
-from stretto.train.checkpoint.vault import Vault, open_vault
+from stretto.train.checkpoint.catalog import CheckpointEntry, entries
+from stretto.train.checkpoint.storage import CheckpointStorage, open_vault
 
 
 def command(run: Run, *, runs: Runs = None, json: Json = False) -> None:
@@ -36,7 +36,7 @@ def command(run: Run, *, runs: Runs = None, json: Json = False) -> None:
     Console().print(table)
 
 
-def vault_of(folder: RunFolder) -> Vault:
+def vault_of(folder: RunFolder) -> CheckpointStorage:
     """Where a run's checkpoints lie. `UsageError` if it has none by request."""
     options = RunOptions.read(folder.read(folder.request) or {})
     if options.checkpoints is None:
@@ -44,11 +44,18 @@ def vault_of(folder: RunFolder) -> Vault:
     return open_vault(options.checkpoints.url)
 
 
-def _row(entry: Entry, *, now: float) -> dict[str, Any]:
+def _row(entry: CheckpointEntry, *, now: float) -> dict[str, Any]:
     state = "damaged" if entry.problem else "incomplete" if entry.manifest is None else "final" if entry.final else "complete"
     age = round(now - entry.manifest.created, 1) if entry.manifest is not None else None
-    return {"step": entry.step, "bytes": entry.bytes, "state": state, "complete": entry.complete, "age_s": age, "path": entry.path,
-            "problem": entry.problem}
+    return {
+        "step": entry.step,
+        "bytes": entry.bytes,
+        "state": state,
+        "complete": entry.complete,
+        "age_s": age,
+        "path": entry.path,
+        "problem": entry.problem,
+    }
 
 
 def _size(count: int) -> str:

@@ -10,12 +10,16 @@ from typing import Annotated, Any
 
 import typer
 
-from stretto.agent.control import alive, ask
-from stretto.agent.records.folder import RunFolder, find
+from stretto.agent.control_server import alive, ask
+from stretto.agent.records.run_folder import RunFolder, find
 from stretto.core.errors import UsageError
 
-Run = Annotated[str, typer.Argument(metavar="RUN", show_default=False,
-                                    help="The run's name or its folder; its script's name for the last run of that script.")]
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", show_default=False, help="The run's name or its folder; its script's name for the last run of that script."
+    ),
+]
 Runs = Annotated[Path | None, typer.Option("--runs", metavar="DIR", help="Where runs live [default: $STRETTO_RUNS or runs].")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from stretto.cli.remote import Out, Output, Server, client, show, show_next
+from stretto.cli.server_options import Out, OutputFormat, Server, client, show, show_next
 
 
 def command(
@@ -17,7 +17,7 @@ def command(
     *,
     follow: Annotated[bool, Option("--follow", "-f", help="Go on with what happens.")] = False,
     server: Server = None,
-    output: Out = Output.TABLE,
+    output: Out = OutputFormat.TABLE,
 ) -> None:
     with client(server) as ask:
         after, items = 0, []
@@ -35,8 +35,8 @@ def command(
                     line(frame.data, output)
 
 
-def line(event: dict[str, Any], output: Output) -> None:
-    if output is Output.TABLE:
+def line(event: dict[str, Any], output: OutputFormat) -> None:
+    if output is OutputFormat.TABLE:
         print(f"{datetime.datetime.fromtimestamp(event['t']):%H:%M:%S}  {event['kind']:<11} {event['text']}", flush=True)
     else:
         show_next(event, output)

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stretto.cli.common import Json, Run, Runs, emit, folder_of
-from stretto.core.journal import Commit, Event, Plan, Record, Report, Switch, lives
+from stretto.core.journal import Commit, JournalEvent, JournalReport, Plan, Record, Switch, lives
 from stretto.core.text import quantity
 
 TOLD = ("autoscale", "straggler", "skipped", "scale", "memory")
@@ -19,7 +19,7 @@ def command(run: Run, *, runs: Runs = None, json: Json = False) -> None:
     folder = folder_of(run, runs)
     records = lives(folder.records())
     lines = decisions(records)
-    measured = next((dict(one.metrics) for one in reversed(records) if isinstance(one, Report) and one.of == "job"), None)
+    measured = next((dict(one.metrics) for one in reversed(records) if isinstance(one, JournalReport) and one.of == "job"), None)
     if json:
         return emit({"run": folder.name, "decisions": lines, "measured": measured})
     console = Console(highlight=False)
@@ -41,7 +41,7 @@ def decisions(records: list[Record]) -> list[dict[str, Any]]:
                 parts = f" in {one.parts} parts a slice" if one.parts > 1 else ""
                 factor = f", rate x{one.factor:.3g}" if one.factor != 1 else ""
                 found.append(_line(one.t - began, one.step, "batch", f"{one.batch}{parts}{factor}: {one.reason}"))
-            case Event() if one.what in TOLD:
+            case JournalEvent() if one.what in TOLD:
                 found.append(_line(one.t - began, step, one.what, one.text))
             case Switch() if one.cause in ("join", "leave", "balance"):
                 pause = f", pause {one.pause_ms:.1f} ms" if one.pause_ms is not None else ""
@@ -71,13 +71,18 @@ def _measured(metrics: dict[str, Any]) -> Table:
     table.add_column(overflow="fold")
     noise, model, left = metrics.get("noise"), metrics.get("throughput"), metrics.get("remaining")
     table.add_row("progress", f"{metrics['progress']:.1f} steps of batch {metrics['range']['initial']}")
-    table.add_row("speed", f"{metrics['samples_per_s']:.1f} samples/s, goodput {metrics['goodput']:.1f} at efficiency "
-                           f"{metrics['efficiency']:.3f}")
+    table.add_row(
+        "speed",
+        f"{metrics['samples_per_s']:.1f} samples/s, goodput {metrics['goodput']:.1f} at efficiency {metrics['efficiency']:.3f}",
+    )
     if noise:
         table.add_row("noise scale", f"{noise['scale']:.4g} samples, from {noise['measured']} steps ({noise['ignored']} ignored)")
     if model:
-        table.add_row("step time", f"{model['alpha_grad']:.3g} s + {model['beta_grad']:.3g} s a sample; exchange "
-                                   f"{model['alpha_within']:.3g} s; confidence {model['confidence']:.2f}")
+        table.add_row(
+            "step time",
+            f"{model['alpha_grad']:.3g} s + {model['beta_grad']:.3g} s a sample; exchange "
+            f"{model['alpha_within']:.3g} s; confidence {model['confidence']:.2f}",
+        )
     if left and left.get("seconds") is not None:
         table.add_row("remaining", f"{left['samples']} samples, about {left['seconds']:.0f} s")
     return table

@@ -14,13 +14,12 @@ from pathlib import Path
 
 from typer import Exit
 
-from stretto.agent.hosts.detach import follow, start, to_stdout
-from stretto.agent.hosts.shared import Shared
+from stretto.agent.hosts.daemonize import follow, start, to_stdout
 from stretto.agent.hosts.ssh import (
     AGAIN,
     DETACHED,
     LOST,
-    Launch,
+    SshLaunch,
     Target,
     address_of,
     call,
@@ -29,6 +28,7 @@ from stretto.agent.hosts.ssh import (
     parse_hosts,
     passed_on,
 )
+from stretto.agent.hosts.store_options import StoreOptions
 from stretto.cli.common import runs_folder
 from stretto.core.errors import JobFailed, UsageError
 
@@ -37,7 +37,7 @@ TAIL_BYTES = 4096
 
 
 def launch(
-    text: str, *, script: str, args: Sequence[str], shared: Shared | None, job: str | None, runs: Path | None, token: str
+    text: str, *, script: str, args: Sequence[str], shared: StoreOptions | None, job: str | None, runs: Path | None, token: str
 ) -> None:
     """Starts an agent on every host and shows what all of them say, to the job's end."""
     typed = sys.argv[2:]
@@ -47,7 +47,7 @@ def launch(
     asyncio.run(_launch(targets, name, words, shared=shared, runs=runs_folder(runs), token=token))
 
 
-async def _launch(targets: list[Target], job: str, own: list[str], *, shared: Shared | None, runs: Path, token: str) -> None:
+async def _launch(targets: list[Target], job: str, own: list[str], *, shared: StoreOptions | None, runs: Path, token: str) -> None:
     if shared is not None:
         store = shared.url
     else:
@@ -55,8 +55,7 @@ async def _launch(targets: list[Target], job: str, own: list[str], *, shared: Sh
         address = await address_of(targets[0].host)
         store = f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
         token = token or secrets.token_hex(32)
-    plan = Launch(job, store, token, os.getcwd(), sys.executable, passed_on(os.environ), targets,
-                  tls_words(shared))
+    plan = SshLaunch(job, store, token, os.getcwd(), sys.executable, passed_on(os.environ), targets, tls_words(shared))
     await _reachable(plan)
     runs.mkdir(parents=True, exist_ok=True)
     record = runs / f"{job}.hosts.json"
@@ -70,8 +69,9 @@ async def _launch(targets: list[Target], job: str, own: list[str], *, shared: Sh
     await terminal.watch([terminal.begin(target, words(target)) for target in targets])
 
 
-async def _reachable(plan: Launch) -> None:
+async def _reachable(plan: SshLaunch) -> None:
     """Every host answers and has what is needed, before anything is started on any."""
+
     async def look(target: Target) -> str:
         code, said = await call(plan, target.host, ["version"], hear=lambda line: None)
         return explain(target.host, code, said, folder=plan.folder) if code else ""
@@ -85,9 +85,11 @@ def attach(job: str, *, runs: Path | None) -> None:
     record = runs_folder(runs) / f"{job}.hosts.json"
     if not record.is_file():
         known = sorted(path.name.removesuffix(".hosts.json") for path in runs_folder(runs).glob("*.hosts.json"))
-        raise UsageError(f"no job {job!r} was started from here with --hosts ({record} is not there): "
-                         f"{'there is ' + ', '.join(known) if known else 'see `stretto ps --store URL`'}")
-    plan = Launch.load(record)
+        raise UsageError(
+            f"no job {job!r} was started from here with --hosts ({record} is not there): "
+            f"{'there is ' + ', '.join(known) if known else 'see `stretto ps --store URL`'}"
+        )
+    plan = SshLaunch.load(record)
     terminal = Terminal(plan, record)
     asyncio.run(terminal.watch([terminal.view(target, tail=TAIL_BYTES) for target in plan.targets if target.console]))
 
@@ -105,14 +107,24 @@ def show_console(console: str, pid: int, *, tail: int) -> None:
     raise Exit(follow(Path(console), pid, show=to_stdout, tail=tail))
 
 
-def tls_words(shared: Shared | None) -> list[str]:
+def tls_words(shared: StoreOptions | None) -> list[str]:
     """The options with which any verb reaches the same store."""
     named = {"--store-ca": shared.ca, "--store-cert": shared.certificate, "--store-key": shared.key} if shared is not None else {}
     return [word for name, path in named.items() if path is not None for word in (name, path)]
 
 
-REPLACED = {"--hosts": 1, "--store": 1, "--job": 1, "--slots": 1, "--host": 1, "--detach": 0, "--quiet": 0, "-q": 0, "--json": 0,
-            "--store-token": 1}
+REPLACED = {
+    "--hosts": 1,
+    "--store": 1,
+    "--job": 1,
+    "--slots": 1,
+    "--host": 1,
+    "--detach": 0,
+    "--quiet": 0,
+    "-q": 0,
+    "--json": 0,
+    "--store-token": 1,
+}
 """Options of `run` that every host gets anew, and how many words follow each."""
 
 
@@ -134,7 +146,7 @@ def own_words(options: Sequence[str]) -> list[str]:
 class Terminal:
     """What one terminal shows of a job on several hosts. Ctrl-C: the job ends in order; twice: now; three times: only the view."""
 
-    def __init__(self, plan: Launch, record: Path) -> None:
+    def __init__(self, plan: SshLaunch, record: Path) -> None:
         self._plan = plan
         self._record = record
         self._interrupts = 0

@@ -11,8 +11,8 @@ from typing import Annotated
 
 from typer import Option
 
-from stretto.agent.control import alive
-from stretto.agent.records.folder import RunFolder
+from stretto.agent.control_server import alive
+from stretto.agent.records.run_folder import RunFolder
 from stretto.cli.common import Run, Runs, folder_of
 from stretto.core.errors import UsageError
 

@@ -11,8 +11,8 @@ import typer
 import typer.core
 import typer.main
 
-from stretto.cli.helping import Sectioned
-from stretto.cli.mistakes import Misuse, no_verb, told
+from stretto.cli.help_sections import Sectioned
+from stretto.cli.usage_errors import Misuse, no_verb, told
 from stretto.cli.verbs import VERBS
 from stretto.core.errors import StrettoError, UsageError
 
@@ -49,8 +49,9 @@ def load(name: str) -> Any:
     except ModuleNotFoundError as error:
         if not verb.extra or (error.name or "").startswith("stretto"):
             raise
-        raise UsageError(f"`stretto {name}` needs {error.name}, which is not installed: "
-                         f"pip install 'stretto[{verb.extra}]'") from error
+        raise UsageError(
+            f"`stretto {name}` needs {error.name}, which is not installed: pip install 'stretto[{verb.extra}]'"
+        ) from error
     app = getattr(module, "app", None)
     if app is None:
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -64,13 +65,13 @@ def load(name: str) -> Any:
 
 
 def _either(command: Any, server: str) -> Any:
-    from stretto.cli.either import either
+    from stretto.cli.local_or_server import either
 
     return either(command, server)
 
 
 def _by_store(command: Any, verb: str) -> Any:
-    from stretto.cli.abroad import by_store
+    from stretto.cli.store_commands import by_store
 
     return by_store(command, verb)
 
@@ -79,7 +80,7 @@ def group() -> LazyVerbs:
     return LazyVerbs(
         name="stretto",
         help="Train PyTorch models on a number of workers that may change at any step: nobody stops, and the model comes out "
-             "the same, bit for bit.",
+        "the same, bit for bit.",
         no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"]},
     )

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Option
 
-from stretto.cli.remote import Out, Output, Server, client, show, table
+from stretto.cli.server_options import Out, OutputFormat, Server, client, show, table
 
 
 def command(
@@ -16,7 +16,7 @@ def command(
     ] = None,
     uncordon: Annotated[str | None, Option(metavar="NODE", help="It takes workers again.", show_default=False)] = None,
     server: Server = None,
-    output: Out = Output.TABLE,
+    output: Out = OutputFormat.TABLE,
 ) -> None:
     with client(server) as ask:
         if cordon is not None:

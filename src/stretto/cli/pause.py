@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stretto.cli import jobs
-from stretto.cli.remote import JobName, Out, Output, Server
+from stretto.cli import server_commands
+from stretto.cli.server_options import JobName, Out, OutputFormat, Server
 
 
-def command(job: JobName, *, server: Server = None, output: Out = Output.TABLE) -> None:
-    jobs.change(server, job, "pause", output=output)
+def command(job: JobName, *, server: Server = None, output: Out = OutputFormat.TABLE) -> None:
+    server_commands.change(server, job, "pause", output=output)

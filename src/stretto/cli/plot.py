@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import matplotlib
 from typer import Argument, Option
 
-from stretto.agent.records.folder import RunFolder, find
+from stretto.agent.records.run_folder import RunFolder, find
 from stretto.cli.common import Runs, runs_folder
 from stretto.core.errors import UsageError
-from stretto.core.journal import Commit, Event, Record, Switch, lives
+from stretto.core.journal import Commit, JournalEvent, Record, Switch, lives
 
 matplotlib.use("Agg")
 
@@ -112,12 +112,20 @@ def _workers(axes: Any, records: Sequence[Record], commits: Sequence[Commit], *,
         if isinstance(one, Switch) and one.cause not in ("start", "balance"):
             pause = f"\n{one.pause_ms:.0f} ms" if one.pause_ms is not None else ""
             _say(axes, f"{one.cause}{pause}", (one.t - began, one.workers), va="bottom")
-        elif isinstance(one, Event) and one.what in MARKED:
+        elif isinstance(one, JournalEvent) and one.what in MARKED:
             axes.plot([one.t - began], [0.35], MARKED[one.what], color="crimson", markersize=6)
             _say(axes, f"{one.worker} {one.what}", (one.t - began, 0.35), va="center", color="crimson")
 
 
 def _say(axes: Any, text: str, where: tuple[float, float], *, va: str, color: str = "black") -> None:
     """To the right of the place, so that no line goes through it."""
-    axes.annotate(text, where, xytext=(5 if va == "center" else 2, 2 if va == "bottom" else 0), textcoords="offset points",
-                  fontsize=7, color=color, ha="left", va=va)
+    axes.annotate(
+        text,
+        where,
+        xytext=(5 if va == "center" else 2, 2 if va == "bottom" else 0),
+        textcoords="offset points",
+        fontsize=7,
+        color=color,
+        ha="left",
+        va=va,
+    )

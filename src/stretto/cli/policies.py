@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Option
 
-from stretto.cli.remote import Out, Output, Server, client, show, span, table
+from stretto.cli.server_options import Out, OutputFormat, Server, client, show, span, table
 
 
 def command(
@@ -15,7 +15,7 @@ def command(
     what_if: Annotated[str | None, Option(metavar="NAME", help="Replay the last hours under this one.", show_default=False)] = None,
     hours: Annotated[float, Option(help="Of --what-if.")] = 6.0,
     server: Server = None,
-    output: Out = Output.TABLE,
+    output: Out = OutputFormat.TABLE,
 ) -> None:
     with client(server) as ask:
         if what_if is not None:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from typer import Option
 
-from stretto.agent.records.folder import RunFolder, every
+from stretto.agent.records.run_folder import RunFolder, every
 from stretto.cli.common import Json, Runs, emit, runs_folder, standing
 from stretto.core.errors import UsageError
 
@@ -16,7 +16,9 @@ SHOWN = 20
 
 
 def command(
-    *, runs: Runs = None, all: Annotated[bool, Option("--all", "-a", help=f"All, not only the last {SHOWN}.")] = False,
+    *,
+    runs: Runs = None,
+    all: Annotated[bool, Option("--all", "-a", help=f"All, not only the last {SHOWN}.")] = False,
     json: Json = False,
 ) -> None:
     if runs is not None and not runs.is_dir():

@@ -8,29 +8,31 @@ from collections.abc import Callable
 from typer import Exit
 
 from stretto.agent.options import RunOptions
-from stretto.agent.outcome import Outcome
-from stretto.agent.records import replaying
-from stretto.agent.records.folder import RunFolder
-from stretto.agent.records.record import Observer
+from stretto.agent.outcome import RunOutcome
+from stretto.agent.records import replay
+from stretto.agent.records.recorder import RunObserver
+from stretto.agent.records.run_folder import RunFolder
 from stretto.agent.run import open_run, run
 
-Watch = Callable[[RunFolder, Callable[[Observer], Outcome]], None]
+Watch = Callable[[RunFolder, Callable[[RunObserver], RunOutcome]], None]
 
 
 def again(options: RunOptions, old: RunFolder, *, watch: Watch, quiet: bool) -> None:
     """Repeats the old run and says whether it came out the same: another digest is exit code 1."""
-    document = replaying.plan(old)
-    options = replaying.again(options, old)
+    document = replay.plan(old)
+    options = replay.again(options, old)
     folder = open_run(options)
-    replaying.write_plan(document, folder)
+    replay.write_plan(document, folder)
     try:
         watch(folder, lambda observer: run(options, folder, observer=observer))
     except Exit as end:
         result = folder.read(folder.result) or {}
-        same = replaying.same(old, result.get("digest"))
+        same = replay.same(old, result.get("digest"))
         if end.exit_code == 0 and same is False:
-            print(f"error: the digest is not that of {old.name}: was the script, the data or the environment another?",
-                  file=sys.stderr)
+            print(
+                f"error: the digest is not that of {old.name}: was the script, the data or the environment another?",
+                file=sys.stderr,
+            )
             raise Exit(1) from None
         if end.exit_code == 0 and same and not quiet:
             print(f"the same digest as {old.name}", file=sys.stderr)

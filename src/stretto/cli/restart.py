@@ -7,10 +7,10 @@ import os
 from dataclasses import dataclass
 
 from stretto.agent.options import RunOptions
-from stretto.agent.outcome import Outcome
-from stretto.agent.records.folder import RunFolder, create, write_json
-from stretto.agent.records.record import Observer
-from stretto.agent.restart.restarting import one_node, processes
+from stretto.agent.outcome import RunOutcome
+from stretto.agent.records.recorder import RunObserver
+from stretto.agent.records.run_folder import RunFolder, create, write_json
+from stretto.agent.restart.restarter import one_node, processes
 from stretto.agent.run import run_restarting
 from stretto.core.errors import UsageError
 from stretto.core.version import VERSION
@@ -50,13 +50,15 @@ class Flags:
 
 def open_restarting(options: RunOptions) -> RunFolder:
     if options.checkpoints is not None:
-        raise UsageError("--checkpoint does not go with --restart-mode: the script saves and loads by itself "
-                         "(see stretto.on_save and docs/guides/restart-mode.md)")
+        raise UsageError(
+            "--checkpoint does not go with --restart-mode: the script saves and loads by itself "
+            "(see stretto.on_save and docs/guides/restart-mode.md)"
+        )
     options.validate()
     folder = create(options.runs, name=options.name, script=options.script)
     write_json(folder.request, {"name": folder.name, **options.document(), "restart_mode": True, "version": VERSION})
     return folder
 
 
-def run(options: RunOptions, folder: RunFolder, *, observer: Observer) -> Outcome:
+def run(options: RunOptions, folder: RunFolder, *, observer: RunObserver) -> RunOutcome:
     return asyncio.run(run_restarting(options, folder, observer=observer))

@@ -10,28 +10,30 @@ from typing import Annotated
 
 from typer import Option
 
-from stretto.agent.control import alive
-from stretto.agent.lives import next_life
+from stretto.agent.attempts import next_life
+from stretto.agent.checkpoint_options import Checkpoints
+from stretto.agent.control_server import alive
 from stretto.agent.options import RunOptions, parse_workers
-from stretto.agent.records.folder import RunFolder
+from stretto.agent.records.run_folder import RunFolder
 from stretto.agent.run import run as execute
-from stretto.agent.saving import Checkpoints
 from stretto.cli.common import Json, Run, Runs, folder_of
 from stretto.cli.run import watch
 from stretto.core.errors import UsageError
 from stretto.core.journal import Checkpoint
-from stretto.train.checkpoint.catalog import Entry, choose
-from stretto.train.checkpoint.vault import open_vault
+from stretto.train.checkpoint.catalog import CheckpointEntry, choose
+from stretto.train.checkpoint.storage import open_vault
 
 
 def command(
     run: Run,
     *,
-    workers: Annotated[str | None, Option("--workers", "-w", metavar="N|A:B", help="How many now [default: as before].",
-                                          show_default=False)] = None,
+    workers: Annotated[
+        str | None, Option("--workers", "-w", metavar="N|A:B", help="How many now [default: as before].", show_default=False)
+    ] = None,
     start: Annotated[int | None, Option(help="How many to begin with [default: the fewest].", show_default=False)] = None,
-    step: Annotated[int | None, Option(help="From this checkpoint, or 0 to begin anew [default: the last complete one].",
-                                       show_default=False)] = None,
+    step: Annotated[
+        int | None, Option(help="From this checkpoint, or 0 to begin anew [default: the last complete one].", show_default=False)
+    ] = None,
     allow_mixed: Annotated[bool, Option("--allow-mixed", help="Go on even if the bits will differ; it is recorded.")] = False,
     runs: Runs = None,
     quiet: Annotated[bool, Option("--quiet", "-q", help="Show only what goes wrong.")] = False,
@@ -49,7 +51,7 @@ def command(
     watch(folder, lambda observer: execute(options, folder, observer=observer, life=life), quiet=quiet, json=json)
 
 
-def _entry(folder: RunFolder, checkpoints: Checkpoints, *, step: int | None) -> Entry | None:
+def _entry(folder: RunFolder, checkpoints: Checkpoints, *, step: int | None) -> CheckpointEntry | None:
     """What to go on from; None to begin anew, which has to be said where the run has saved something."""
     if step == 0:
         return None
@@ -60,8 +62,10 @@ def _entry(folder: RunFolder, checkpoints: Checkpoints, *, step: int | None) -> 
         raise UsageError(f"{vault.where()} cannot be read: {error.strerror or error}") from error
     saved = [one.step for one in folder.records() if isinstance(one, Checkpoint)] if entry is None else []
     if saved:
-        raise UsageError(f"there is no checkpoint in {vault.where()}, but run {folder.name!r} has saved step {saved[-1]} there: "
-                         "bring it back (is it mounted?), or begin anew with --step 0")
+        raise UsageError(
+            f"there is no checkpoint in {vault.where()}, but run {folder.name!r} has saved step {saved[-1]} there: "
+            "bring it back (is it mounted?), or begin anew with --step 0"
+        )
     return entry
 
 
@@ -69,15 +73,18 @@ def _options(folder: RunFolder, *, workers: str | None, start: int | None, allow
     """What was asked for then, with what is asked for now. Enters the folder that the run was started in."""
     document = folder.read(folder.request) or {}
     if document.get("restart_mode"):
-        raise UsageError(f"run {folder.name!r} is in restart mode: its script loads what it saved, so start it again with "
-                         "`stretto run`")
+        raise UsageError(
+            f"run {folder.name!r} is in restart mode: its script loads what it saved, so start it again with `stretto run`"
+        )
     result = folder.read(folder.result)
     if result is not None and result.get("state") == "finished":
         weights = f" (`stretto export {folder.name} OUT` has its weights)" if document.get("checkpoints") else ""
         raise UsageError(f"run {folder.name!r} has finished: there is nothing to go on with{weights}")
     if document.get("shared"):
-        raise UsageError(f"run {folder.name!r} is one host's part of a job: start the job again with the same `stretto run "
-                         "--store` command, and it goes on from its last checkpoint")
+        raise UsageError(
+            f"run {folder.name!r} is one host's part of a job: start the job again with the same `stretto run "
+            "--store` command, and it goes on from its last checkpoint"
+        )
     if alive(folder):
         raise UsageError(f"run {folder.name!r} runs: stop it first with `stretto stop {folder.name}`")
     options = RunOptions.read(document)
@@ -86,9 +93,11 @@ def _options(folder: RunFolder, *, workers: str | None, start: int | None, allow
     try:
         os.chdir(document.get("cwd", "."))
     except OSError as error:
-        raise UsageError(f"the folder that the run was started in, {document.get('cwd')}, cannot be entered: "
-                         f"{error.strerror}") from error
+        raise UsageError(
+            f"the folder that the run was started in, {document.get('cwd')}, cannot be entered: {error.strerror}"
+        ) from error
     least, most = parse_workers(workers) if workers is not None else (options.least, options.most)
     begin = start if start is not None else (None if workers is not None else options.start)
-    return replace(options, least=least, most=most, start=begin, allow_mixed=options.allow_mixed or allow_mixed,
-                   runs=Path(options.runs))
+    return replace(
+        options, least=least, most=most, start=begin, allow_mixed=options.allow_mixed or allow_mixed, runs=Path(options.runs)
+    )

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from stretto.agent.control import ask
-from stretto.agent.records.folder import RunFolder
+from stretto.agent.control_server import ask
+from stretto.agent.records.run_folder import RunFolder
 from stretto.cli.common import Json, Run, Runs, emit, folder_of
 from stretto.core.errors import JobFailed
 from stretto.core.text import quantity
@@ -44,6 +44,8 @@ def _wait(folder: RunFolder, workers: int, *, timeout_s: float) -> dict[str, Any
         if status["members"] == workers and status["settled"]:
             return status
         if time.monotonic() > deadline:
-            raise JobFailed(f"run {folder.name!r} does not train with {quantity(workers, 'worker')} after {timeout_s:g} s (it has "
-                            f"{status['members']}): see `stretto logs {folder.name}`")
+            raise JobFailed(
+                f"run {folder.name!r} does not train with {quantity(workers, 'worker')} after {timeout_s:g} s (it has "
+                f"{status['members']}): see `stretto logs {folder.name}`"
+            )
         time.sleep(POLL_S)

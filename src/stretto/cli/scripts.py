@@ -30,16 +30,20 @@ def check_launcher(script: str, args: Sequence[str], *, verb: str = "stretto run
             raise UsageError(f"leave `{script}` out, stretto starts Python by itself: {verb} {shlex.join(rest)}")
         raise UsageError(f"`{script}` is not a script: name the training script, as in `{verb} train.py`")
     if Path(script).name in LAUNCHERS:
-        raise UsageError(f"{script} is a launcher, not a script, and stretto takes its place: `{verb} --workers 4 train.py` for a "
-                         f"script that calls stretto.join, `{verb} --restart-mode torchrun --nproc-per-node 4 train.py` for one "
-                         "that torchrun can start")
+        raise UsageError(
+            f"{script} is a launcher, not a script, and stretto takes its place: `{verb} --workers 4 train.py` for a "
+            f"script that calls stretto.join, `{verb} --restart-mode torchrun --nproc-per-node 4 train.py` for one "
+            "that torchrun can start"
+        )
 
 
 def no_module(module: str, *, verb: str = "stretto run") -> str:
     """What is said to `-m pkg.module`."""
     path = module.replace(".", "/") + ".py"
-    return (f"-m {module}: stretto runs script files, not modules: `{verb} {path}`; if the module needs its package, run a file "
-            f"that says: import runpy; runpy.run_module({module!r}, run_name='__main__')")
+    return (
+        f"-m {module}: stretto runs script files, not modules: `{verb} {path}`; if the module needs its package, run a file "
+        f"that says: import runpy; runpy.run_module({module!r}, run_name='__main__')"
+    )
 
 
 def stray_flags(command: Any, script: str, args: Sequence[str], *, given: Sequence[str] = ()) -> list[str]:
@@ -47,8 +51,12 @@ def stray_flags(command: Any, script: str, args: Sequence[str], *, given: Sequen
 
     Not those that the script declares itself (its text has the quoted flag), and not those that were also given in front of it.
     """
-    ours = {name: one for one in command.params if one.param_type_name == "option" and not one.hidden
-            for name in (*one.opts, *one.secondary_opts)}
+    ours = {
+        name: one
+        for one in command.params
+        if one.param_type_name == "option" and not one.hidden
+        for name in (*one.opts, *one.secondary_opts)
+    }
     ours = {name: one for name, one in ours.items() if name not in ("--help", "-h") and one.name not in given}
     text, found = _text(script), list[str]()
     for place, word in enumerate(args):
@@ -81,7 +89,7 @@ def own_frames(traceback: str) -> str:
     ours = False
     for line in lines:
         if line.startswith('  File "'):
-            ours = "<frozen runpy>" in line or "/stretto/train/entry/worker.py" in line
+            ours = "<frozen runpy>" in line or "/stretto/train/entry/script_runner.py" in line
         elif not line.startswith("    "):
             ours = False
         if not ours:

@@ -12,9 +12,13 @@ from typer import Option
 
 def command(
     *,
-    home: Annotated[Path, Option(
-        help="Database, run folders and the saved login. Clients look for the login in $STRETTO_HOME: set it there too.",
-        envvar="STRETTO_HOME")] = Path("~/.stretto"),
+    home: Annotated[
+        Path,
+        Option(
+            help="Database, run folders and the saved login. Clients look for the login in $STRETTO_HOME: set it there too.",
+            envvar="STRETTO_HOME",
+        ),
+    ] = Path("~/.stretto"),
     database: Annotated[str | None, Option(metavar="URL", help="sqlite:///file or postgresql://… [default: in the home].")] = None,
     host: Annotated[str, Option(help="The address to listen on; not loopback: TLS is needed.")] = "127.0.0.1",
     port: Annotated[int, Option(help="0 for any free one.")] = 8787,
@@ -32,17 +36,29 @@ def command(
     quota: Annotated[int | None, Option(help="Slots that one tenant may hold.", show_default=False)] = None,
     cooldown: Annotated[float, Option(help="Seconds that a job is not grown again after a change.")] = 5.0,
 ) -> None:
-    from stretto.server.running import serve
-    from stretto.server.settings import Settings
+    from stretto.server.serve import serve
+    from stretto.server.settings import ServerSettings
 
     serve(
-        Settings(
-            home=home, database=database, host=host, port=port, tls_cert=tls_cert, tls_key=tls_key,
-            allowed_hosts=tuple(allowed_host or ()), slots=slots, nodes=nodes, price=price, policy=policy, interval_s=interval,
-            policy_timeout_s=policy_timeout, quota=quota, cooldown_s=cooldown,
+        ServerSettings(
+            home=home,
+            database=database,
+            host=host,
+            port=port,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            allowed_hosts=tuple(allowed_host or ()),
+            slots=slots,
+            nodes=nodes,
+            price=price,
+            policy=policy,
+            interval_s=interval,
+            policy_timeout_s=policy_timeout,
+            quota=quota,
+            cooldown_s=cooldown,
         ),
         say=lambda url, token: print("\n".join(_opening(url, token, home)), flush=True),
-    )  # fmt: skip
+    )
 
 
 def _opening(url: str, token: str, home: Path) -> list[str]:

@@ -7,9 +7,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from stretto.agent.records.folder import RunFolder
+from stretto.agent.records.run_folder import RunFolder
 from stretto.cli.common import Json, Run, Runs, emit, folder_of, standing
-from stretto.core.journal import Event, Record, Switch
+from stretto.core.journal import JournalEvent, Record, Switch
 
 SHOWN = 40
 QUIET = {"started", "ready", "finished"}
@@ -26,7 +26,7 @@ def command(run: Run, *, runs: Runs = None, json: Json = False) -> None:
     if switches:
         console.print()
         console.print(_changes(switches))
-    told = [one for one in records if isinstance(one, Event) and one.what not in QUIET][-SHOWN:]
+    told = [one for one in records if isinstance(one, JournalEvent) and one.what not in QUIET][-SHOWN:]
     if told:
         console.print()
         console.print(_events(records, told))
@@ -66,8 +66,16 @@ def _workers(asked: dict[str, Any], now: dict[str, Any]) -> str:
 
 
 def _switch(one: Switch) -> dict[str, Any]:
-    return {"number": one.number, "step": one.step, "workers": one.workers, "cause": one.cause, "joined": one.joined,
-            "left": one.left, "pause_ms": one.pause_ms, "switch_ms": one.switch_ms}
+    return {
+        "number": one.number,
+        "step": one.step,
+        "workers": one.workers,
+        "cause": one.cause,
+        "joined": one.joined,
+        "left": one.left,
+        "pause_ms": one.pause_ms,
+        "switch_ms": one.switch_ms,
+    }
 
 
 def _changes(switches: list[Switch]) -> Table:
@@ -75,12 +83,19 @@ def _changes(switches: list[Switch]) -> Table:
     for title in ("roster", "from step", "workers", "why", "joined", "left", "pause (ms)"):
         table.add_column(title, justify="left" if title in ("why", "joined", "left") else "right")
     for one in switches[-SHOWN:]:
-        table.add_row(str(one.number), str(one.step), str(one.workers), one.cause, " ".join(one.joined), " ".join(one.left),
-                      f"{one.pause_ms:.1f}" if one.cause != "start" and one.pause_ms is not None else "")
+        table.add_row(
+            str(one.number),
+            str(one.step),
+            str(one.workers),
+            one.cause,
+            " ".join(one.joined),
+            " ".join(one.left),
+            f"{one.pause_ms:.1f}" if one.cause != "start" and one.pause_ms is not None else "",
+        )
     return table
 
 
-def _events(records: list[Record], told: list[Event]) -> Table:
+def _events(records: list[Record], told: list[JournalEvent]) -> Table:
     began = records[0].t if records else 0.0
     table = Table(box=None, pad_edge=False)
     for title in ("seconds", "what", "who", "text"):

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stretto.cli.common import as_yaml, emit
-from stretto.cli.remote import Out, Output
+from stretto.cli.server_options import Out, OutputFormat
 from stretto.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from stretto.simulation.cluster.engine import Outcome, Settings
+    from stretto.simulation.cluster.engine import SimulationResult, SimulationSettings
     from stretto.simulation.cluster.trace import TraceJob
 
 COLUMNS = (
@@ -62,12 +62,12 @@ def command(
     server: Annotated[str | None, typer.Option("--from-server", metavar="URL", help="Replay what a job server recorded.")] = None,
     hours: Annotated[float | None, typer.Option("--hours", help="With --from-server: how far back.")] = None,
     plot: Annotated[Path | None, typer.Option("--plot", metavar="OUT.png", help="Draw completion times and Gantt charts.")] = None,
-    output: Out = Output.TABLE,
+    output: Out = OutputFormat.TABLE,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     # The fits are tiny: threads of the linear algebra would only get in each other's way. Read when numpy is first loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from stretto.simulation.cluster.clusters import read_cluster
+    from stretto.simulation.cluster.cluster_spec import read_cluster
     from stretto.simulation.cluster.report import figures
 
     names = _policies(policy)
@@ -78,7 +78,7 @@ def command(
     machines = cluster.nodes if nodes is not None or not own_nodes else own_nodes
     settings = _settings(restart_cost, pause, start_up, period, on_events, seed, noise, failures, interference, cluster)
     settings = replace(settings, history=history)
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, SimulationResult] = {}
     for name in names:
         outcomes[name] = _run(name, trace, machines, settings, declared, batching, seed, quiet or not sys.stderr.isatty())
     results = {name: figures(outcome).document() for name, outcome in outcomes.items()}
@@ -86,10 +86,10 @@ def command(
         from stretto.simulation.cluster.plot import plot as draw
 
         draw(outcomes, plot)
-    if output is Output.TABLE:
+    if output is OutputFormat.TABLE:
         return _table(results, f"{server or workload}: {len(trace)} jobs on {sum(node.slots for node in machines)} slots")
     own = ", ".join(f"{node.name}:{node.slots}" for node in own_nodes)
-    as_yaml.set(output is Output.YAML)
+    as_yaml.set(output is OutputFormat.YAML)
     emit(
         {
             "workload": server or str(workload),
@@ -123,7 +123,7 @@ def _trace(
         raise UsageError("give either a WORKLOAD.csv or --from-server URL")
     if server is not None:
         from stretto.server.client import find_server
-        from stretto.simulation.cluster.recorded import from_server
+        from stretto.simulation.cluster.recorded_trace import from_server
 
         found = find_server(server)
         recorded = from_server(server, token=found[1] if found else None, hours=hours)
@@ -147,10 +147,10 @@ def _settings(
     failures: float,
     interference: float,
     cluster: Any,
-) -> Settings:
-    from stretto.simulation.cluster.disturb import Weather
-    from stretto.simulation.cluster.engine import Settings
-    from stretto.simulation.cluster.job import Restart, StopFree
+) -> SimulationSettings:
+    from stretto.simulation.cluster.engine import SimulationSettings
+    from stretto.simulation.cluster.faults import FaultModel
+    from stretto.simulation.cluster.job import RestartCost, StopFree
 
     for name, value, high in (
         ("--pause", pause, 1e6),
@@ -174,9 +174,9 @@ def _settings(
             seconds = -1.0
         if not 0 <= seconds <= 1e6:
             raise UsageError(f"--restart-cost {restart_cost}: write seconds, for instance 30, or `measured`")
-        costs = Restart(seconds)
-    weather = Weather(seed=seed, noise=noise, failures_per_day=failures, reclaims_per_hour=cluster.reclaims_per_hour)
-    return Settings(
+        costs = RestartCost(seconds)
+    weather = FaultModel(seed=seed, noise=noise, failures_per_day=failures, reclaims_per_hour=cluster.reclaims_per_hour)
+    return SimulationSettings(
         period_s=period, on_events=on_events, costs=costs, weather=weather, interference=interference, speeds=cluster.speeds
     )
 
@@ -185,12 +185,12 @@ def _run(
     name: str,
     trace: list[TraceJob],
     machines: Any,
-    settings: Settings,
+    settings: SimulationSettings,
     declared: bool,
     batching: str | None,
     seed: int,
     quiet: bool,
-) -> Outcome:
+) -> SimulationResult:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

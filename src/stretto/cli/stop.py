@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Option
 
-from stretto.agent.control import ask
+from stretto.agent.control_server import ask
 from stretto.cli.common import Json, Run, Runs, emit, folder_of, standing
 from stretto.core.errors import JobFailed
 

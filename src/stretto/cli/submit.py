@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from typer import Argument, Context, Option
 
-from stretto.cli.remote import Out, Output, Server, client, show
 from stretto.cli.scripts import given, stray_flags, stray_hint
+from stretto.cli.server_options import Out, OutputFormat, Server, client, show
 from stretto.core.errors import UsageError
 
 
@@ -33,7 +33,7 @@ def command(
     plain: Annotated[bool, Option("--plain", help="Run the command as it is, as one process that is never scaled.")] = False,
     wait: Annotated[bool, Option("--wait", help="Until it has ended; exit code 1 if it has not finished.")] = False,
     server: Server = None,
-    output: Out = Output.TABLE,
+    output: Out = OutputFormat.TABLE,
 ) -> None:
     _hint(context, what)
     fields = _job(what, workers=workers, name=name, workdir=workdir)

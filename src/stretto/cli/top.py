@@ -9,8 +9,8 @@ from textual import work
 from textual.app import App, ComposeResult
 from textual.widgets import DataTable, Footer, Header, Static
 
-from stretto.cli.jobs import row
-from stretto.cli.remote import Server, client
+from stretto.cli.server_commands import row
+from stretto.cli.server_options import Server, client
 from stretto.core.errors import StrettoError
 from stretto.server.client import Client, Frame
 from stretto.server.models import Allocation, JobSummary

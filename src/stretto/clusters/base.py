@@ -78,7 +78,7 @@ class Assignment:
         return sum(self.nodes.values())
 
 
-class Seen(StrEnum):
+class EventKind(StrEnum):
     STARTED = "started"
     ADOPTED = "adopted"
     """It was already there: an earlier server started it."""
@@ -91,10 +91,10 @@ class Seen(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class ClusterEvent:
     """Something happened to a life of a job."""
 
-    kind: Seen
+    kind: EventKind
     job: str = ""
     life: int = 0
     lines: Sequence[Mapping[str, Any]] = ()
@@ -117,7 +117,7 @@ class Cluster(Protocol):
         """Brings the cluster to this. Whatever is running and not in the list is stopped now."""
         ...
 
-    def watch(self) -> AsyncIterator[Sequence[Sighting]]:
+    def watch(self) -> AsyncIterator[Sequence[ClusterEvent]]:
         """What happens, in order for each job, in portions. Ends when the cluster is closed."""
         ...
 

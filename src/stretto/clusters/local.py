@@ -16,15 +16,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import join
 
-from stretto.clusters.base import Assignment, NodeInfo, Seen, Sighting, Stop, Work
-from stretto.clusters.control import Denied, Unreachable, ask
-from stretto.clusters.files import missing, restarts
-from stretto.clusters.life import GRACE_S, Life, mark
-from stretto.clusters.slots import Held, assign, cores
-from stretto.clusters.tail import Tail
+from stretto.clusters.agent_client import AgentUnreachable, Denied, ask
+from stretto.clusters.attempt import GRACE_S, JobAttempt, mark
+from stretto.clusters.base import Assignment, ClusterEvent, EventKind, NodeInfo, Stop, Work
+from stretto.clusters.core_binding import Held, assign, cores
+from stretto.clusters.file_checks import missing, restarts
+from stretto.clusters.journal_tail import Tail
 from stretto.core.errors import StrettoError
 from stretto.train.checkpoint.catalog import entries
-from stretto.train.checkpoint.vault import open_vault
+from stretto.train.checkpoint.storage import open_vault
 
 LOOK_S = 0.25
 MANY = 16
@@ -54,12 +54,12 @@ class LocalCluster:
     infos: tuple[NodeInfo, ...]
     launcher: tuple[str, ...] = STRETTO
     name: str = "local"
-    lives: dict[tuple[str, int], Life] = field(default_factory=dict)
+    lives: dict[tuple[str, int], JobAttempt] = field(default_factory=dict)
     _held: Held = field(default_factory=dict)
     _cpus: list[int] = field(default_factory=lambda: sorted(os.sched_getaffinity(0)))
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _closed: bool = False
-    _news: list[Sighting] = field(default_factory=list)
+    _news: list[ClusterEvent] = field(default_factory=list)
     _scanned: bool = False
 
     def nodes(self) -> Sequence[NodeInfo]:
@@ -96,10 +96,10 @@ class LocalCluster:
                 if life.locked():
                     self.lives[job, int(number)] = life
 
-    def _life(self, one: Assignment) -> Life:
+    def _life(self, one: Assignment) -> JobAttempt:
         run = self.home / "runs" / (one.run or one.job)
         folder = self.home / "jobs" / one.job / f"life-{one.life}"
-        return Life(one, folder, run, Tail(run / "journal.jsonl", one.offset))
+        return JobAttempt(one, folder, run, Tail(run / "journal.jsonl", one.offset))
 
     def _bind(self) -> None:
         wanted = {life.assignment.job: life.assignment.nodes for life in self.lives.values() if not life.gone}
@@ -112,7 +112,7 @@ class LocalCluster:
     def _cores(self, job: str) -> set[int]:
         return cores(self.infos, self._held.get(job, {}), available=self._cpus)
 
-    def _start(self, life: Life) -> None:
+    def _start(self, life: JobAttempt) -> None:
         """Starts a life that has never begun."""
         one = life.assignment
         cwd = Path(one.workdir) if one.workdir else self.home / "jobs" / one.job / "work"
@@ -128,7 +128,7 @@ class LocalCluster:
             life.asked = one.workers
         except OSError as error:
             life.tries += 1
-            self._news.append(Sighting(Seen.TROUBLE, one.job, one.life, text=f"cannot be started yet: {error}"))
+            self._news.append(ClusterEvent(EventKind.TROUBLE, one.job, one.life, text=f"cannot be started yet: {error}"))
 
     def _command(self, one: Assignment) -> list[str]:
         run = [*self.launcher, "resume" if one.resume else "run"]
@@ -151,7 +151,7 @@ class LocalCluster:
 
     # -- looking -------------------------------------------------------------------------------------------------
 
-    async def watch(self) -> AsyncIterator[Sequence[Sighting]]:
+    async def watch(self) -> AsyncIterator[Sequence[ClusterEvent]]:
         while not self._closed:
             sightings = await asyncio.to_thread(self._look)
             self._steer_all()
@@ -165,18 +165,18 @@ class LocalCluster:
             except TimeoutError:
                 pass
 
-    def _look(self) -> list[Sighting]:
-        found: list[Sighting] = []
+    def _look(self) -> list[ClusterEvent]:
+        found: list[ClusterEvent] = []
         for key, life in list(self.lives.items()):
             if life.gone:
                 continue
             try:
                 self._look_at(life, found)
             except OSError as error:
-                found.append(Sighting(Seen.TROUBLE, *key, text=f"cannot be looked at: {error}"))
+                found.append(ClusterEvent(EventKind.TROUBLE, *key, text=f"cannot be looked at: {error}"))
         return found
 
-    def _look_at(self, life: Life, found: list[Sighting]) -> None:
+    def _look_at(self, life: JobAttempt, found: list[ClusterEvent]) -> None:
         one = life.assignment
         alive = life.alive()
         if not life.seen:
@@ -187,11 +187,11 @@ class LocalCluster:
                     self._end(life, code=-15, text="stopped before it was started")
                 return
             life.seen = True
-            kind = Seen.STARTED if life.process is not None else Seen.ADOPTED
-            found.append(Sighting(kind, one.job, one.life))
+            kind = EventKind.STARTED if life.process is not None else EventKind.ADOPTED
+            found.append(ClusterEvent(kind, one.job, one.life))
         lines = life.tail.read()
         if lines:
-            found.append(Sighting(Seen.LINES, one.job, one.life, lines=lines, offset=life.tail.offset))
+            found.append(ClusterEvent(EventKind.LINES, one.job, one.life, lines=lines, offset=life.tail.offset))
         if not alive and not lines:
             if life.exit() is None and not life.seal():
                 return
@@ -200,10 +200,10 @@ class LocalCluster:
             text = str(ended.get("text", ""))[-4000:]
             self._end(life, code=code if isinstance(code, int) else None, text=text)
 
-    def _end(self, life: Life, *, code: int | None, text: str) -> None:
+    def _end(self, life: JobAttempt, *, code: int | None, text: str) -> None:
         life.gone = True
         one = life.assignment
-        self._news.append(Sighting(Seen.GONE, one.job, one.life, offset=life.tail.offset, code=code, text=text))
+        self._news.append(ClusterEvent(EventKind.GONE, one.job, one.life, offset=life.tail.offset, code=code, text=text))
 
     def _steer_all(self) -> None:
         """Each life by itself: an agent that does not answer holds up nobody else's news."""
@@ -212,7 +212,7 @@ class LocalCluster:
             if idle and life.seen and not life.gone and (life.assignment.stop is not None or life.asked != life.assignment.workers):
                 life.steering = asyncio.create_task(self._steer(life))
 
-    async def _steer(self, life: Life) -> None:
+    async def _steer(self, life: JobAttempt) -> None:
         """Brings one running life to what is wanted of it. What does not work is tried at the next look."""
         one = life.assignment
         try:
@@ -221,15 +221,15 @@ class LocalCluster:
             elif life.asked != one.workers and (life.run / "control.json").exists():
                 await ask(life.run, "scale", workers=one.workers)
                 life.asked = one.workers
-        except Unreachable:
+        except AgentUnreachable:
             pass
         except OSError as error:
-            self._news.append(Sighting(Seen.TROUBLE, one.job, one.life, text=f"cannot be steered: {error}"))
+            self._news.append(ClusterEvent(EventKind.TROUBLE, one.job, one.life, text=f"cannot be steered: {error}"))
         except Denied as error:
             life.asked = one.workers
-            self._news.append(Sighting(Seen.TROUBLE, one.job, one.life, text=str(error)))
+            self._news.append(ClusterEvent(EventKind.TROUBLE, one.job, one.life, text=str(error)))
 
-    async def _stop(self, life: Life, stop: Stop) -> None:
+    async def _stop(self, life: JobAttempt, stop: Stop) -> None:
         now = time.monotonic()
         if now - life.stop_since.setdefault(stop, now) > KILL_AFTER_S[stop]:
             self._kill(life)
@@ -243,13 +243,13 @@ class LocalCluster:
                 await ask(life.run, "drain")
             else:
                 await ask(life.run, "stop", now=True)
-        except (Unreachable, Denied):
+        except (AgentUnreachable, Denied):
             # No agent to ask: a plain command, or one that has not opened its port yet. The keeper passes a signal on.
             life.signal()
             if stop is Stop.NOW and again:
                 life.signal()
 
-    def _kill(self, life: Life) -> None:
+    def _kill(self, life: JobAttempt) -> None:
         """The last resort: the keeper's second signal kills the job and sweeps up what it has left."""
         life.signal()
         life.signal()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from stretto.core.journal import Commit, Digests, End, EpochEnd, LoaderLine, Orders, Record, lives
-from stretto.core.order import order_id
+from stretto.core.sample_order import order_id
 from stretto.core.text import quantity
 
 FINDINGS = 50
@@ -42,8 +42,12 @@ def audit(records: Iterable[Record]) -> Audit:
         by_epoch.setdefault((commit.loader, commit.epoch), []).append(commit)
     lines = [one for one in kept if isinstance(one, LoaderLine)]
     differing = [one for one in kept if isinstance(one, Orders)]
-    findings = [*_steps(commits, untrained=_untrained(kept)), *_digests(digests), *_end(kept, commits),
-                *_orders(lines, commits, differing)]
+    findings = [
+        *_steps(commits, untrained=_untrained(kept)),
+        *_digests(digests),
+        *_end(kept, commits),
+        *_orders(lines, commits, differing),
+    ]
     for key, group in sorted(by_epoch.items()):
         findings += _epoch(key, group, loader=loaders.get(key[0]), finished=key in finished)
     checked = [key for key in by_epoch if key in finished]
@@ -103,12 +107,16 @@ def _orders(lines: Sequence[LoaderLine], commits: Sequence[Commit], differing: S
 
 
 def _order(commit: Commit, lines: Sequence[LoaderLine]) -> Iterator[str]:
-    expected = {order_id(seed=one.seed, loader=one.loader, epoch=commit.epoch, samples=one.samples, shuffle=one.shuffle): one.seed
-                for one in lines}
+    expected = {
+        order_id(seed=one.seed, loader=one.loader, epoch=commit.epoch, samples=one.samples, shuffle=one.shuffle): one.seed
+        for one in lines
+    }
     if lines and commit.order not in expected:
         seeds = ", ".join(str(seed) for seed in expected.values())
-        yield (f"step {commit.step} of epoch {commit.epoch}: the order of its samples is {commit.order}, the loader's "
-               f"(seed {seeds}) is {', '.join(expected)}")
+        yield (
+            f"step {commit.step} of epoch {commit.epoch}: the order of its samples is {commit.order}, the loader's "
+            f"(seed {seeds}) is {', '.join(expected)}"
+        )
 
 
 def _end(records: Sequence[Record], commits: Sequence[Commit]) -> Iterator[str]:
@@ -118,9 +126,7 @@ def _end(records: Sequence[Record], commits: Sequence[Commit]) -> Iterator[str]:
         yield f"the run ended after {quantity(ends[-1].steps, 'step')}, the journal has {len(commits)}"
 
 
-def _epoch(
-    key: tuple[int, int], commits: Sequence[Commit], *, loader: LoaderLine | None, finished: bool
-) -> Iterator[str]:
+def _epoch(key: tuple[int, int], commits: Sequence[Commit], *, loader: LoaderLine | None, finished: bool) -> Iterator[str]:
     name, epoch = key
     where = f"epoch {epoch} of loader {name}"
     if loader is None:
@@ -144,5 +150,6 @@ def _tail(where: str, place: int, loader: LoaderLine, *, batch: int) -> Iterator
     if loader.tail == "keep" and missing > 0:
         yield f"{where}: the last {missing} of {loader.samples} samples are in no committed step"
     elif loader.tail != "keep" and missing >= batch:
-        yield (f"{where}: {missing} of {loader.samples} samples are in no committed step; "
-               f'tail="drop" may leave at most {batch - 1}')
+        yield (
+            f'{where}: {missing} of {loader.samples} samples are in no committed step; tail="drop" may leave at most {batch - 1}'
+        )

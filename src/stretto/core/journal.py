@@ -144,7 +144,7 @@ class Digests:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class JournalReport:
     t: float
     step: int
     metrics: Mapping[str, Any]
@@ -153,7 +153,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class JournalEvent:
     t: float
     what: str
     text: str = ""
@@ -190,14 +190,39 @@ class End:
 
 
 Record = (
-    Start | LoaderLine | RosterLine | Switch | Commit | Orders | Plan | EpochEnd | Evaluation | Digests | Report | Event
-    | Checkpoint | Resume | End
+    Start
+    | LoaderLine
+    | RosterLine
+    | Switch
+    | Commit
+    | Orders
+    | Plan
+    | EpochEnd
+    | Evaluation
+    | Digests
+    | JournalReport
+    | JournalEvent
+    | Checkpoint
+    | Resume
+    | End
 )
 
 KINDS: Mapping[str, type[Record]] = {
-    "start": Start, "loader": LoaderLine, "roster": RosterLine, "switch": Switch, "commit": Commit, "orders": Orders, "plan": Plan,
-    "epoch": EpochEnd, "eval": Evaluation, "digest": Digests, "report": Report, "event": Event, "checkpoint": Checkpoint,
-    "resume": Resume, "end": End,
+    "start": Start,
+    "loader": LoaderLine,
+    "roster": RosterLine,
+    "switch": Switch,
+    "commit": Commit,
+    "orders": Orders,
+    "plan": Plan,
+    "epoch": EpochEnd,
+    "eval": Evaluation,
+    "digest": Digests,
+    "report": JournalReport,
+    "event": JournalEvent,
+    "checkpoint": Checkpoint,
+    "resume": Resume,
+    "end": End,
 }
 
 
@@ -272,6 +297,6 @@ def _until(records: list[Record], step: int) -> Iterator[Record]:
             beyond = one.step > step
         if isinstance(one, Resume):
             beyond = False
-        if beyond and isinstance(one, Commit | Orders | EpochEnd | Evaluation | Digests | Report):
+        if beyond and isinstance(one, Commit | Orders | EpochEnd | Evaluation | Digests | JournalReport):
             continue
         yield one

@@ -23,9 +23,14 @@ _FOLDER = re.compile(r"(?:step|final)-(\d{8,18})")
 SAME_BITS = frozenset({"0.1.0", "0.2.0"})
 """Versions that go on from each other's checkpoints with the same bits."""
 RENAMED = {
-    "threads": "torch.get_num_threads()", "dtype": "torch.get_default_dtype()", "matmul": "torch.get_float32_matmul_precision()",
-    "deterministic": "torch.are_deterministic_algorithms_enabled()", "torch": "torch.__version__", "machine": "platform.machine()",
-    "capability": "torch.backends.cpu.get_cpu_capability()", "onednn": "os.environ['ONEDNN_MAX_CPU_ISA']",
+    "threads": "torch.get_num_threads()",
+    "dtype": "torch.get_default_dtype()",
+    "matmul": "torch.get_float32_matmul_precision()",
+    "deterministic": "torch.are_deterministic_algorithms_enabled()",
+    "torch": "torch.__version__",
+    "machine": "platform.machine()",
+    "capability": "torch.backends.cpu.get_cpu_capability()",
+    "onednn": "os.environ['ONEDNN_MAX_CPU_ISA']",
     "device": "torch.cuda.get_device_name()",
 }
 """What 0.1.0 called the parts of a fingerprint."""
@@ -84,7 +89,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedEntry:
     """One object given to `job.share`."""
 
     name: str
@@ -104,7 +109,7 @@ class Identity:
     """The batch plan, where there is one."""
     fingerprint: Mapping[str, Any]
     version: str
-    objects: tuple[Shared, ...]
+    objects: tuple[SharedEntry, ...]
     tensors: tuple[Tensor, ...] = ()
     """The modules' tensors, for the comparison; a manifest has them among all others."""
 
@@ -173,7 +178,7 @@ def _sha(text: str) -> str:
 def _read(document: dict[str, Any]) -> Manifest:
     identity = dict(document["identity"])
     identity["loaders"] = tuple(identity["loaders"])
-    identity["objects"] = tuple(Shared(**one) for one in identity["objects"])
+    identity["objects"] = tuple(SharedEntry(**one) for one in identity["objects"])
     identity["tensors"] = ()
     shards = tuple(
         Shard(one["file"], int(one["bytes"]), one["sha256"], tuple(Piece(**piece) for piece in one["pieces"]))
@@ -200,10 +205,17 @@ class Differences:
 def compare(saved: Manifest, own: Identity) -> Differences:
     """The checkpoint's side against the job's, every difference as a phrase."""
     then = saved.identity
-    shape = [*_scalar("slices", then.slices, own.slices), *_objects(then.objects, own.objects),
-             *_tensors(saved.tensors, own), *_loaders(then.loaders, own.loaders)]
-    bits = [*_scalar("seed", then.seed, own.seed), *_mapping("batch plan: ", then.plan, own.plan),
-            *_fingerprints(then.fingerprint, own.fingerprint)]
+    shape = [
+        *_scalar("slices", then.slices, own.slices),
+        *_objects(then.objects, own.objects),
+        *_tensors(saved.tensors, own),
+        *_loaders(then.loaders, own.loaders),
+    ]
+    bits = [
+        *_scalar("seed", then.seed, own.seed),
+        *_mapping("batch plan: ", then.plan, own.plan),
+        *_fingerprints(then.fingerprint, own.fingerprint),
+    ]
     if not {then.version, own.version} <= SAME_BITS:
         bits += _scalar("stretto", then.version, own.version)
     return Differences(tuple(shape), tuple(bits))
@@ -236,7 +248,7 @@ def _loaders(then: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]
         yield from _mapping(f"loader {number}: ", one, {key: value for key, value in other.items() if key in one})
 
 
-def _objects(then: Sequence[Shared], now: Sequence[Shared]) -> Iterator[str]:
+def _objects(then: Sequence[SharedEntry], now: Sequence[SharedEntry]) -> Iterator[str]:
     kinds = {one.name: one.kind for one in then}, {one.name: one.kind for one in now}
     for name in sorted({*kinds[0], *kinds[1]}):
         yield from _scalar(f"job.share({name}=…)", kinds[0].get(name, "missing"), kinds[1].get(name, "missing"))

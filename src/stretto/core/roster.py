@@ -19,8 +19,12 @@ class Member:
     share: Span
 
     def document(self) -> dict[str, Any]:
-        return {"worker": self.worker, "agent": self.agent, "address": list(self.address),
-                "slices": [self.share.low, self.share.high]}
+        return {
+            "worker": self.worker,
+            "agent": self.agent,
+            "address": list(self.address),
+            "slices": [self.share.low, self.share.high],
+        }
 
     @staticmethod
     def read(document: dict[str, Any]) -> Member:
@@ -57,9 +61,17 @@ class Roster:
         return tuple(member.worker for member in self.members)
 
     def document(self) -> dict[str, Any]:
-        return {"number": self.number, "members": [member.document() for member in self.members], "base": self.base,
-                "rescue": self.rescue, "tick": self.tick, "term": self.term, "cause": self.cause, "left": list(self.left),
-                "joined": list(self.joined)}
+        return {
+            "number": self.number,
+            "members": [member.document() for member in self.members],
+            "base": self.base,
+            "rescue": self.rescue,
+            "tick": self.tick,
+            "term": self.term,
+            "cause": self.cause,
+            "left": list(self.left),
+            "joined": list(self.joined),
+        }
 
     @staticmethod
     def read(document: dict[str, Any]) -> Roster:

@@ -1,8 +1,8 @@
 """The elected leader: any agent runs this, one at a time holds the key `leader`, and only that one's writes are
 accepted.
 
-It has no state but a copy of the store (`Mirror`) and a stopwatch for agents that are missing (`Absences`). A new
-leader reads the last roster and goes on; workers notice nothing. See keys.py for the layout of the store.
+It has no state but a copy of the store (`WatchCache`) and a stopwatch for agents that are missing (`MissingAgents`). A new
+leader reads the last roster and goes on; workers notice nothing. See store_schema.py for the layout of the store.
 """
 
 from __future__ import annotations
@@ -12,83 +12,98 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stretto.membership import keys
-from stretto.membership.keys import Entries, Write
-from stretto.membership.presence import Presence
-from stretto.membership.protocol import Action, View, decide, over
-from stretto.membership.stores.mirror import Mirror
+from stretto.membership import store_schema
+from stretto.membership.lease_session import LeaseSession
+from stretto.membership.protocol import Action, LeaderView, decide, over
+from stretto.membership.store_schema import Entries, Write
 from stretto.membership.stores.store import Guard, Put, Store, StoreError
+from stretto.membership.stores.watch_cache import WatchCache
 from stretto.membership.targets import shut_out, targets
-from stretto.membership.timing import Absences, Timing
+from stretto.membership.timeouts import MissingAgents, Timeouts
 
 
 @dataclass(slots=True)
-class Office:
+class Leadership:
     """What a leader holds while it leads."""
 
     guard: Guard
     term: int
-    absences: Absences
+    absences: MissingAgents
 
 
-def assume(entries: Entries, held: Office | None, *, agent: str, lease: int, timing: Timing, now: float) -> Office | None:
+def assume(entries: Entries, held: Leadership | None, *, agent: str, lease: int, timing: Timeouts, now: float) -> Leadership | None:
     """The office of this agent, if the store says that it leads. The lease tells it from an earlier process of its
     name."""
-    leader = keys.value(entries, keys.LEADER)
+    leader = store_schema.value(entries, store_schema.LEADER)
     if not lease or (leader.get("agent"), leader.get("lease")) != (agent, lease):
         return None
-    guard = Guard(keys.LEADER, keys.revision(entries, keys.LEADER))
+    guard = Guard(store_schema.LEADER, store_schema.revision(entries, store_schema.LEADER))
     if held is not None and held.guard == guard:
         return held
-    return Office(guard, int(leader["term"]), Absences(timing, now))
+    return Leadership(guard, int(leader["term"]), MissingAgents(timing, now))
 
 
-def look(entries: Entries, office: Office, *, now: float) -> View:
+def look(entries: Entries, office: Leadership, *, now: float) -> LeaderView:
     """The view of a leader in office."""
-    last = keys.roster(entries)
+    last = store_schema.roster(entries)
     members = {member.agent for member in last.members} if last else set[str]()
-    present = keys.under(entries, keys.AGENTS)
+    present = store_schema.under(entries, store_schema.AGENTS)
     office.absences.update(now, present=present, expected=members)
-    return keys.view(entries, term=office.term, awaited=office.absences.awaited(now),
-                     unfenced=office.absences.unfenced(now))
+    return store_schema.view(
+        entries, term=office.term, awaited=office.absences.awaited(now), unfenced=office.absences.unfenced(now)
+    )
 
 
-def next_writes(entries: Entries, view: View, office: Office) -> list[tuple[Action | None, Write]]:
+def next_writes(entries: Entries, view: LeaderView, office: Leadership) -> list[tuple[Action | None, Write]]:
     """The transactions that are due, each with the action that it carries out (None for book-keeping)."""
-    if keys.OUTCOME in entries:
+    if store_schema.OUTCOME in entries:
         return []
     actions = decide(view)
     if over(view) and not actions:
         tick = max(status.tick or 0 for status in view.workers.values())
-        end = keys.finish(entries, office=office.guard, tick=tick)
+        end = store_schema.finish(entries, office=office.guard, tick=tick)
         return [(None, end)] if end else []
     due: list[tuple[Action | None, Write | None]] = [
-        (action, keys.write(action, entries, office=office.guard)) for action in actions]
+        (action, store_schema.write(action, entries, office=office.guard)) for action in actions
+    ]
     due.append((None, _retarget(entries, view, office)))
     return [(action, write) for action, write in due if write is not None]
 
 
-def _retarget(entries: Entries, view: View, office: Office) -> Write | None:
-    agents = keys.under(entries, keys.AGENTS)
-    slots = {agent: 0 if document.get("draining") or shut_out(view, agent) else int(document.get("slots", 1))
-             for agent, document in agents.items()}
-    wanted = targets(view, slots=slots, dismissed=keys.under(entries, keys.DISMISSED))
-    now = {agent: document["workers"] for agent, document in keys.under(entries, keys.TARGETS).items()}
-    puts = [Put(keys.TARGETS + agent, keys.text({"workers": count}))
-            for agent, count in wanted.items() if now.get(agent) != count]
-    puts += [Put(keys.TARGETS + agent, None) for agent in now if agent not in wanted]
+def _retarget(entries: Entries, view: LeaderView, office: Leadership) -> Write | None:
+    agents = store_schema.under(entries, store_schema.AGENTS)
+    slots = {
+        agent: 0 if document.get("draining") or shut_out(view, agent) else int(document.get("slots", 1))
+        for agent, document in agents.items()
+    }
+    wanted = targets(view, slots=slots, dismissed=store_schema.under(entries, store_schema.DISMISSED))
+    now = {agent: document["workers"] for agent, document in store_schema.under(entries, store_schema.TARGETS).items()}
+    puts = [
+        Put(store_schema.TARGETS + agent, store_schema.text({"workers": count}))
+        for agent, count in wanted.items()
+        if now.get(agent) != count
+    ]
+    puts += [Put(store_schema.TARGETS + agent, None) for agent in now if agent not in wanted]
     return Write(tuple(puts), (office.guard,)) if puts else None
 
 
 class Leader:
     """Stands for election whenever there is no leader, and leads when elected, until `run` is cancelled."""
 
-    def __init__(self, store: Store, *, agent: str, mirror: Mirror, presence: Presence, timing: Timing,
-                 on_action: Callable[[Action], None] = lambda action: None,
-                 on_lost: Callable[[int], bool] = lambda life: False,
-                 clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        agent: str,
+        mirror: WatchCache,
+        presence: LeaseSession,
+        timing: Timeouts,
+        on_action: Callable[[Action], None] = lambda action: None,
+        on_lost: Callable[[int], bool] = lambda life: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`on_action` hears of every action that was carried out; `on_lost(life)` says whether to begin a new life."""
-        self.office: Office | None = None
+        self.office: Leadership | None = None
         self._store = store
         self._agent = agent
         self._mirror = mirror
@@ -122,12 +137,13 @@ class Leader:
         if self._mirror.trouble is not None or not self._mirror.revision:
             return False
         entries = self._mirror.entries
-        self.office = assume(entries, self.office, agent=self._agent, lease=self._presence.lease, timing=self._timing,
-                             now=self._clock())
+        self.office = assume(
+            entries, self.office, agent=self._agent, lease=self._presence.lease, timing=self._timing, now=self._clock()
+        )
         if self.office is None:
             return await self._stand(entries)
         view = look(entries, self.office, now=self._clock())
-        if keys.value(entries, keys.OUTCOME).get("state") == "lost":
+        if store_schema.value(entries, store_schema.OUTCOME).get("state") == "lost":
             return await self._revive(entries)
         due = next_writes(entries, view, self.office)
         if not due:
@@ -140,13 +156,13 @@ class Leader:
 
     async def _stand(self, entries: Entries) -> bool:
         lease = self._presence.lease
-        candidacy = keys.candidacy(entries, agent=self._agent, lease=lease) if lease else None
+        candidacy = store_schema.candidacy(entries, agent=self._agent, lease=lease) if lease else None
         return candidacy is not None and await self._commit(candidacy)
 
     async def _revive(self, entries: Entries) -> bool:
         assert self.office is not None
-        life = int(keys.value(entries, keys.OUTCOME)["life"])
-        return self._on_lost(life) and await self._commit(keys.revive(entries, office=self.office.guard))
+        life = int(store_schema.value(entries, store_schema.OUTCOME)["life"])
+        return self._on_lost(life) and await self._commit(store_schema.revive(entries, office=self.office.guard))
 
     async def _commit(self, write: Write) -> bool:
         revision = await self._store.commit(write.puts, guards=write.guards)

@@ -15,16 +15,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from stretto.core.roster import Roster
-from stretto.membership.placement import arrange, choose, cut_from, reaching, share, worthwhile
-from stretto.membership.status import Phase, WorkerStatus
-from stretto.membership.view import Action, Break, Dismiss, Fail, Lost, Publish, View
+from stretto.membership.leader_view import Action, Break, Dismiss, Fail, LeaderView, Lost, Publish
+from stretto.membership.rank_assignment import arrange, choose, cut_from, reaching, share, worthwhile
+from stretto.membership.worker_status import Phase, WorkerStatus
 
-__all__ = ["Action", "Break", "Dismiss", "Fail", "Lost", "Phase", "Publish", "View", "WorkerStatus", "decide", "over"]
+__all__ = ["Action", "Break", "Dismiss", "Fail", "LeaderView", "Lost", "Phase", "Publish", "WorkerStatus", "decide", "over"]
 
 ENDED_EARLY = "script ended on worker"
 
 
-def decide(view: View) -> tuple[Action, ...]:
+def decide(view: LeaderView) -> tuple[Action, ...]:
     """What to do now. An empty answer means: wait for the next change."""
     roster = view.roster
     if roster is None:
@@ -47,7 +47,7 @@ def decide(view: View) -> tuple[Action, ...]:
     return _dismissals(view, roster) + _change(view, roster)
 
 
-def over(view: View) -> bool:
+def over(view: LeaderView) -> bool:
     """Whether the job has finished: somebody holds the final state, and nobody who has a state goes on."""
     if view.roster is None:
         return False
@@ -63,29 +63,29 @@ def over(view: View) -> bool:
 # --- Who is concerned, and how things stand -------------------------------------------------------
 
 
-def _concerned(view: View, roster: Roster) -> list[WorkerStatus]:
+def _concerned(view: LeaderView, roster: Roster) -> list[WorkerStatus]:
     """Those of the roster and of its base that have a record and are not gone."""
     known = (view.workers.get(worker) for worker in (*roster.workers, *roster.left))
     return [status for status in known if status is not None and status.alive]
 
 
-def _finished(view: View) -> list[WorkerStatus]:
+def _finished(view: LeaderView) -> list[WorkerStatus]:
     return [status for status in view.workers.values() if status.phase is Phase.FINISHED]
 
 
-def _entered(view: View, roster: Roster) -> bool:
+def _entered(view: LeaderView, roster: Roster) -> bool:
     """Somebody has switched to it or has been let go by it, as far as is known."""
     known = map(view.workers.get, (*roster.workers, *roster.left))
     return any(status is not None and status.roster >= roster.number for status in known)
 
 
-def _in_effect(view: View, roster: Roster) -> bool:
+def _in_effect(view: LeaderView, roster: Roster) -> bool:
     """All living members have switched to it, so nobody is in its base any more."""
     known = map(view.workers.get, roster.workers)
     return all(status is not None and status.roster >= roster.number for status in known)
 
 
-def _ended_early(view: View, roster: Roster) -> str:
+def _ended_early(view: LeaderView, roster: Roster) -> str:
     """The complaint about a script that ended on one worker while others went on, or nothing."""
     finished = _finished(view)
     if not finished:
@@ -95,15 +95,17 @@ def _ended_early(view: View, roster: Roster) -> str:
     if not later:
         return ""
     names = ", ".join(sorted({status.worker for status in later})[:4])
-    return (f"{ENDED_EARLY} {first.worker} at tick {first.tick} while others went on ({names} at tick "
-            f"{max(status.tick or 0 for status in later)}): every worker has to run the same steps, so the end of the "
-            f"script must not depend on the worker; epochs are counted by job.epochs, which tells newcomers the others'")
+    return (
+        f"{ENDED_EARLY} {first.worker} at tick {first.tick} while others went on ({names} at tick "
+        f"{max(status.tick or 0 for status in later)}): every worker has to run the same steps, so the end of the "
+        f"script must not depend on the worker; epochs are counted by job.epochs, which tells newcomers the others'"
+    )
 
 
 # --- Breaking -------------------------------------------------------------------------------------
 
 
-def _trouble(view: View, roster: Roster) -> str:
+def _trouble(view: LeaderView, roster: Roster) -> str:
     """Why the roster cannot go on, or nothing."""
     newcomers = set(roster.joined) if not _entered(view, roster) else set[str]()
     for member in roster.members:
@@ -122,14 +124,14 @@ def _trouble(view: View, roster: Roster) -> str:
     return _parted(view, roster) or _trouble_of_leavers(view, roster)
 
 
-def _parted(view: View, roster: Roster) -> str:
+def _parted(view: LeaderView, roster: Roster) -> str:
     """A rescue with hosts that do not reach each other: it will not stand, and nobody trains until it is given up."""
     agents = {member.agent for member in roster.members}
     parted = sorted(" and ".join(sorted(cut)) for cut in view.cuts if cut <= agents)
     return f"agents {parted[0]} do not reach each other" if parted and roster.rescue and not _entered(view, roster) else ""
 
 
-def _trouble_of_leavers(view: View, roster: Roster) -> str:
+def _trouble_of_leavers(view: LeaderView, roster: Roster) -> str:
     for worker in roster.left:
         status = view.workers.get(worker)
         if status is None:
@@ -142,7 +144,7 @@ def _trouble_of_leavers(view: View, roster: Roster) -> str:
     return ""
 
 
-def _halted_itself(view: View, roster: Roster, status: WorkerStatus) -> bool:
+def _halted_itself(view: LeaderView, roster: Roster, status: WorkerStatus) -> bool:
     if status.phase is Phase.FINISHED or status.halted <= view.broken:
         return False
     # A newcomer may have given up an earlier plan, and entered this one since; but one that has halted in a roster that
@@ -154,7 +156,7 @@ def _halted_itself(view: View, roster: Roster, status: WorkerStatus) -> bool:
 # --- After a break --------------------------------------------------------------------------------
 
 
-def _rescue(view: View, roster: Roster) -> tuple[Action, ...]:
+def _rescue(view: LeaderView, roster: Roster) -> tuple[Action, ...]:
     """Go on with those who are furthest, once everybody concerned has stopped."""
     concerned = _concerned(view, roster)
     if any(status.training and status.halted < roster.number for status in concerned):
@@ -178,23 +180,23 @@ def _rescue(view: View, roster: Roster) -> tuple[Action, ...]:
     return (*dismissals, Publish(rescue))
 
 
-def _witnessed(view: View, roster: Roster) -> bool:
+def _witnessed(view: LeaderView, roster: Roster) -> bool:
     """Somebody of the roster is known to have stopped, so that it can finish no exchange any more; or all must have."""
     return any(worker in view.workers for worker in roster.workers) or _fenced(view, roster)
 
 
-def _fenced(view: View, roster: Roster) -> bool:
+def _fenced(view: LeaderView, roster: Roster) -> bool:
     return not any(member.worker not in view.workers and member.agent in view.unfenced for member in roster.members)
 
 
-def _without_state(view: View, roster: Roster, concerned: list[WorkerStatus]) -> tuple[Action, ...]:
+def _without_state(view: LeaderView, roster: Roster, concerned: list[WorkerStatus]) -> tuple[Action, ...]:
     if concerned and not roster.rescue and not roster.base:
         # A first roster with a member that never entered it has not finished a single exchange.
         return _begin(view, number=roster.number + 1, cause="start")
     return (Lost(),) if _fenced(view, roster) else ()
 
 
-def _without_suspects(view: View, roster: Roster, best: list[WorkerStatus], *, top: int) -> list[WorkerStatus]:
+def _without_suspects(view: LeaderView, roster: Roster, best: list[WorkerStatus], *, top: int) -> list[WorkerStatus]:
     """Where all of a rescue live, yet it failed at its first tick, some cannot reach each other: go on with fewer. Where nobody
     knows between whom the cut is, the newest goes."""
     again = roster.rescue and roster.tick == top and len(best) == len(roster.members)
@@ -207,15 +209,15 @@ def _without_suspects(view: View, roster: Roster, best: list[WorkerStatus], *, t
 # --- Plans ----------------------------------------------------------------------------------------
 
 
-def _slices(view: View, reference: WorkerStatus) -> int:
+def _slices(view: LeaderView, reference: WorkerStatus) -> int:
     return view.slices or reference.slices
 
 
-def _count(view: View, slices: int) -> int:
+def _count(view: LeaderView, slices: int) -> int:
     return max(1, min(max(view.wanted, view.least), view.most, slices))
 
 
-def _ready(view: View) -> list[WorkerStatus]:
+def _ready(view: LeaderView) -> list[WorkerStatus]:
     ready = [status for status in view.workers.values() if status.phase is Phase.READY and status.tick is None]
     return sorted(ready, key=lambda status: status.order)
 
@@ -225,8 +227,10 @@ def _difference(status: WorkerStatus, reference: WorkerStatus, *, slices: int) -
     if status.slices != slices:
         return f"has slices={status.slices}, the job has slices={slices}: make the same job.loader(...) on every worker"
     if status.shape != reference.shape:
-        return (f"has another model, optimizer, loader or seed than worker {reference.worker} (shape {status.shape or 'unknown'}, "
-                f"not {reference.shape or 'unknown'}): run the same script with the same arguments on every worker")
+        return (
+            f"has another model, optimizer, loader or seed than worker {reference.worker} (shape {status.shape or 'unknown'}, "
+            f"not {reference.shape or 'unknown'}): run the same script with the same arguments on every worker"
+        )
     return ""
 
 
@@ -236,12 +240,12 @@ def _most_alike(ready: Sequence[WorkerStatus]) -> WorkerStatus:
     return max(ready, key=lambda status: (kinds[status.slices, status.shape], -status.order))
 
 
-def _fitting(view: View, reference: WorkerStatus) -> list[WorkerStatus]:
+def _fitting(view: LeaderView, reference: WorkerStatus) -> list[WorkerStatus]:
     slices = _slices(view, reference)
     return [status for status in _ready(view) if not _difference(status, reference, slices=slices)]
 
 
-def _begin(view: View, *, number: int, cause: str) -> tuple[Action, ...]:
+def _begin(view: LeaderView, *, number: int, cause: str) -> tuple[Action, ...]:
     """The first roster of a life, as soon as the fewest workers are ready."""
     ready = _ready(view)
     if not ready:
@@ -249,8 +253,12 @@ def _begin(view: View, *, number: int, cause: str) -> tuple[Action, ...]:
     reference = _most_alike(ready)
     slices = _slices(view, reference)
     if slices < view.least:
-        return (Fail(f"slices={slices} allows at most {slices} workers, {view.least} were asked for: raise slices= in "
-                     f"job.loader(...) or lower --workers"),)
+        return (
+            Fail(
+                f"slices={slices} allows at most {slices} workers, {view.least} were asked for: raise slices= in "
+                f"job.loader(...) or lower --workers"
+            ),
+        )
     fitting = reaching(_fitting(view, reference), cuts=view.cuts)
     refusals = _relics(view) + _refusals(ready, reference, slices=slices)
     chosen = choose((), fitting, count=_count(view, slices))
@@ -261,7 +269,7 @@ def _begin(view: View, *, number: int, cause: str) -> tuple[Action, ...]:
     return (*refusals, Publish(first))
 
 
-def _failed_to_join(view: View, roster: Roster) -> set[str]:
+def _failed_to_join(view: LeaderView, roster: Roster) -> set[str]:
     """Newcomers that cannot enter this plan any more: dead, or of an earlier life, or else unable to reach the others."""
     joined = [status for status in map(view.workers.get, roster.joined) if status is not None]
     lost = {status.worker for status in joined if not status.alive or _relic(status, roster)}
@@ -273,11 +281,14 @@ def _relic(status: WorkerStatus, roster: Roster) -> bool:
     return status.tick is not None and status.roster < roster.number and not roster.rescue
 
 
-def _supersede(view: View, roster: Roster) -> tuple[Action, ...]:
+def _supersede(view: LeaderView, roster: Roster) -> tuple[Action, ...]:
     """The same change again without the newcomers that failed, under a higher number and on the same base."""
     failed = _failed_to_join(view, roster)
-    unreachable = tuple(Dismiss(worker, f"could not build the process group of roster {roster.number} with the others")
-                        for worker in sorted(failed) if view.workers[worker].alive)
+    unreachable = tuple(
+        Dismiss(worker, f"could not build the process group of roster {roster.number} with the others")
+        for worker in sorted(failed)
+        if view.workers[worker].alive
+    )
     rest = replace(view, workers={name: status for name, status in view.workers.items() if name not in failed})
     if not roster.base:
         return unreachable + _begin(rest, number=roster.number + 1, cause="start")
@@ -287,7 +298,7 @@ def _supersede(view: View, roster: Roster) -> tuple[Action, ...]:
     return unreachable + _plan(rest, roster, base=roster.base, present=present)
 
 
-def _change(view: View, roster: Roster) -> tuple[Action, ...]:
+def _change(view: LeaderView, roster: Roster) -> tuple[Action, ...]:
     """The next plan, if anything is to change."""
     plan = _plan(view, roster, base=roster.number, present=roster.workers)
     then = plan[0].roster
@@ -297,7 +308,7 @@ def _change(view: View, roster: Roster) -> tuple[Action, ...]:
     return plan if worthwhile(roster.members, then.members, speeds=speeds) else ()
 
 
-def _plan(view: View, roster: Roster, *, base: int, present: Sequence[str]) -> tuple[Publish]:
+def _plan(view: LeaderView, roster: Roster, *, base: int, present: Sequence[str]) -> tuple[Publish]:
     members = [view.workers[worker] for worker in present]
     slices = _slices(view, members[0])
     agents = {status.agent for status in members}
@@ -317,10 +328,13 @@ def _plan(view: View, roster: Roster, *, base: int, present: Sequence[str]) -> t
 # --- Dismissals -----------------------------------------------------------------------------------
 
 
-def _relics(view: View) -> tuple[Dismiss, ...]:
+def _relics(view: LeaderView) -> tuple[Dismiss, ...]:
     """Workers that still hold the state of an earlier life."""
-    return tuple(Dismiss(status.worker, "has the state of an earlier life of the job")
-                 for status in view.workers.values() if status.training and status.tick is not None)
+    return tuple(
+        Dismiss(status.worker, "has the state of an earlier life of the job")
+        for status in view.workers.values()
+        if status.training and status.tick is not None
+    )
 
 
 def _refusals(ready: Iterable[WorkerStatus], reference: WorkerStatus, *, slices: int) -> tuple[Dismiss, ...]:
@@ -328,13 +342,22 @@ def _refusals(ready: Iterable[WorkerStatus], reference: WorkerStatus, *, slices:
     return tuple(Dismiss(worker, difference) for worker, difference in differences if difference)
 
 
-def _dismissals(view: View, roster: Roster) -> tuple[Dismiss, ...]:
+def _dismissals(view: LeaderView, roster: Roster) -> tuple[Dismiss, ...]:
     """Newcomers that do not fit, and workers with a state that the job has gone on without."""
     reference = view.workers[roster.members[0].worker]
     members = set(roster.workers)
-    strays = (status for status in view.workers.values()
-              if status.training and status.tick is not None and status.worker not in members
-              and (status.worker not in roster.left or status.halted >= max(roster.base, 1)))
-    return (*_refusals(_ready(view), reference, slices=_slices(view, reference)),
-            *(Dismiss(status.worker, f"was left at tick {status.tick}: roster {roster.number} goes on without it")
-              for status in strays))
+    strays = (
+        status
+        for status in view.workers.values()
+        if status.training
+        and status.tick is not None
+        and status.worker not in members
+        and (status.worker not in roster.left or status.halted >= max(roster.base, 1))
+    )
+    return (
+        *_refusals(_ready(view), reference, slices=_slices(view, reference)),
+        *(
+            Dismiss(status.worker, f"was left at tick {status.tick}: roster {roster.number} goes on without it")
+            for status in strays
+        ),
+    )

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from stretto.membership.placement import cut_from
-from stretto.membership.protocol import View
-from stretto.membership.status import Phase
+from stretto.membership.protocol import LeaderView
+from stretto.membership.rank_assignment import cut_from
+from stretto.membership.worker_status import Phase
 
 
-def shut_out(view: View, agent: str) -> bool:
+def shut_out(view: LeaderView, agent: str) -> bool:
     """Whether an agent that has nobody on the roster does not reach those who have: what it started could not join them."""
     training = {member.agent for member in view.roster.members} if view.roster is not None else set[str]()
     return agent not in training and cut_from(agent, training, cuts=view.cuts)
 
 
-def targets(view: View, *, slots: Mapping[str, int], dismissed: Collection[str] = ()) -> dict[str, int]:
+def targets(view: LeaderView, *, slots: Mapping[str, int], dismissed: Collection[str] = ()) -> dict[str, int]:
     """Workers per agent. Those that run are kept, the oldest first; the rest goes where most room is beside others."""
     count = max(1, min(max(view.wanted, view.least), view.most, view.slices or view.most))
     kept = Counter[str]()

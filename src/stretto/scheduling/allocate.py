@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stretto.scheduling.choosing import choose
-from stretto.scheduling.options import Floats, Group, Ints, Options, options
+from stretto.scheduling.candidate_sizes import Floats, Ints, Options, SizeGroup, options
+from stretto.scheduling.knapsack import choose
 from stretto.scheduling.packing import pack
-from stretto.scheduling.placing import Quotas, free_slots, still_valid
-from stretto.scheduling.words import Allocation, Job, Node, Placement, size
+from stretto.scheduling.slots import Quotas, free_slots, still_valid
+from stretto.scheduling.types import ClusterNode, Placement, SchedulableJob, SlotAllocation, size
 
 MUST = 1e6
 """Added to every option of a job that has to run: more than any sum of real values, which are normalised to a maximum of 1."""
@@ -30,7 +30,7 @@ is what a second pause hurts most."""
 class Setting:
     """What a policy's value function sees: the jobs that can be sized, their options, and how many workers each holds now."""
 
-    jobs: Sequence[Job]
+    jobs: Sequence[SchedulableJob]
     table: Options
     held: Ints
     home: Ints
@@ -43,22 +43,22 @@ ValueOf = Callable[[Setting], Floats]
 
 
 def allocate(
-    jobs: Sequence[Job],
-    nodes: Sequence[Node],
-    now: Allocation,
+    jobs: Sequence[SchedulableJob],
+    nodes: Sequence[ClusterNode],
+    now: SlotAllocation,
     time_s: float,
     value_of: ValueOf,
     *,
     must: Sequence[str] = (),
     everybody: bool = False,
-) -> Allocation:
+) -> SlotAllocation:
     """The allocation with the highest total value. Jobs named in `must` run if anything of theirs fits; with `everybody` all do,
     while the fewest workers of all fit."""
     kept = still_valid(jobs, nodes, now)
     pinned = {job.name: kept[job.name] for job in jobs if job.pinned and job.name in kept}
     movable = [job for job in jobs if job.name not in pinned]
     if not movable or not nodes:
-        return Allocation(pinned, dict.fromkeys(pinned, "pinned where it is"))
+        return SlotAllocation(pinned, dict.fromkeys(pinned, "pinned where it is"))
     setting = _setting(movable, nodes, kept, time_s)
     value = _normalised(value_of(setting), setting.table)
     held_fast = {job.name for job in movable if not job.preemptible and job.name in kept}
@@ -78,14 +78,14 @@ def allocate(
     reasons = {
         job.name: _reason(job, kept.get(job.name, ()), places.get(job.name, ()), row, setting) for row, job in enumerate(movable)
     }
-    return Allocation(places | pinned, reasons | dict.fromkeys(pinned, "pinned where it is"))
+    return SlotAllocation(places | pinned, reasons | dict.fromkeys(pinned, "pinned where it is"))
 
 
-def _settling(job: Job, time_s: float) -> bool:
+def _settling(job: SchedulableJob, time_s: float) -> bool:
     return job.changed_s is not None and time_s - job.changed_s < SETTLING * job.pause_s
 
 
-def _setting(jobs: Sequence[Job], nodes: Sequence[Node], kept: dict[str, Placement], time_s: float) -> Setting:
+def _setting(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], kept: dict[str, Placement], time_s: float) -> Setting:
     held = [size(kept.get(job.name, ())) for job in jobs]
     table = options(jobs, nodes, held=held)
     group_of = {node.name: place for place, group in enumerate(table.groups) for node in group.nodes}
@@ -100,14 +100,14 @@ def _normalised(value: Floats, table: Options) -> Floats:
     return np.where(usable, value / (top if top > 0 else 1.0), -np.inf)
 
 
-def _floor(jobs: Sequence[Job], capacity: Ints) -> Floats:
+def _floor(jobs: Sequence[SchedulableJob], capacity: Ints) -> Floats:
     """Added to every option of every job while all can run. Values are at most 1, and so is what any change of another job's size
     can bring: with twice its fewest workers nobody is left out for that, and prices stay in a range where they are exact."""
     least = np.array([max(job.least, 1) for job in jobs], dtype=np.float64)
     return 2.0 * least if least.sum() <= capacity.sum() else np.zeros(len(jobs))
 
 
-def _capacity(groups: Sequence[Group], pinned: dict[str, Placement]) -> Ints:
+def _capacity(groups: Sequence[SizeGroup], pinned: dict[str, Placement]) -> Ints:
     used = {node: count for placement in pinned.values() for node, count in placement}
     return np.array(
         [group.capacity - sum(used.get(node.name, 0) for node in group.nodes) if used else group.capacity for group in groups],
@@ -116,8 +116,8 @@ def _capacity(groups: Sequence[Group], pinned: dict[str, Placement]) -> Ints:
 
 
 def _within_quotas(
-    jobs: Sequence[Job],
-    movable: Sequence[Job],
+    jobs: Sequence[SchedulableJob],
+    movable: Sequence[SchedulableJob],
     pinned: dict[str, Placement],
     value: Floats,
     table: Options,
@@ -143,7 +143,7 @@ def _within_quotas(
 
 
 def _keep_quotas(
-    jobs: Sequence[Job],
+    jobs: Sequence[SchedulableJob],
     places: dict[str, Placement],
     pinned: dict[str, Placement],
     kept: dict[str, Placement],
@@ -161,7 +161,7 @@ def _keep_quotas(
 
 
 def _placed(
-    jobs: Sequence[Job],
+    jobs: Sequence[SchedulableJob],
     picks: Ints,
     table: Options,
     kept: dict[str, Placement],
@@ -189,7 +189,9 @@ def _placed(
     return places
 
 
-def _fill(jobs: Sequence[Job], places: dict[str, Placement], value: Floats, setting: Setting, free: dict[str, int]) -> None:
+def _fill(
+    jobs: Sequence[SchedulableJob], places: dict[str, Placement], value: Floats, setting: Setting, free: dict[str, int]
+) -> None:
     """Slots that are still free: first to jobs without any, then to jobs that can grow where they are."""
     if not any(count > 0 for count in free.values()):
         return
@@ -234,7 +236,7 @@ def _grow(name: str, places: dict[str, Placement], value: Floats, setting: Setti
             return
 
 
-def _reason(job: Job, before: Placement, after: Placement, row: int, setting: Setting) -> str:
+def _reason(job: SchedulableJob, before: Placement, after: Placement, row: int, setting: Setting) -> str:
     """A sentence's worth of why: what was done, and what the next larger size would bring by the job's model."""
     old, new = size(before), size(after)
     if not new:
@@ -253,7 +255,7 @@ def _reason(job: Job, before: Placement, after: Placement, row: int, setting: Se
     return f"{said}; {larger} would make it {gain:.2f} times as fast, less than those slots bring elsewhere or a change costs"
 
 
-def _did(job: Job, before: Placement, after: Placement, old: int, new: int) -> str:
+def _did(job: SchedulableJob, before: Placement, after: Placement, old: int, new: int) -> str:
     if not old:
         return f"started on {new}"
     if new == old:

@@ -22,7 +22,7 @@ Random = np.random.Generator
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SearchLimits:
     """What every solution has to respect. Jobs are in the order in which they win when they collide."""
 
     base: States
@@ -45,7 +45,7 @@ class Effort:
 
 
 def search(
-    start: States, limits: Limits, evaluate: Callable[[States], Floats], random: Random, effort: Effort
+    start: States, limits: SearchLimits, evaluate: Callable[[States], Floats], random: Random, effort: Effort
 ) -> tuple[States, Floats]:
     """The last population's best front: solutions and their objectives (both smaller is better)."""
     states = _distinct(repair(start, limits, random), set())
@@ -76,7 +76,7 @@ def _children(
     rank: Ints,
     crowd: Floats,
     values: Floats,
-    limits: Limits,
+    limits: SearchLimits,
     random: Random,
     effort: Effort,
     known: set[bytes],
@@ -128,7 +128,7 @@ def _crossover(states: States, parents: Ints, random: Random, chance: float) -> 
     return np.concatenate([states[first, rows], states[second, rows]])
 
 
-def mutate(states: States, limits: Limits, random: Random) -> States:
+def mutate(states: States, limits: SearchLimits, random: Random) -> States:
     solutions, jobs, nodes = map(int, states.shape)
     reset = random.random((solutions, jobs), dtype=np.float32) < 0.1
     which = np.nonzero(reset)
@@ -151,7 +151,7 @@ def mutate(states: States, limits: Limits, random: Random) -> States:
     return states
 
 
-def repair(states: States, limits: Limits, random: Random) -> States:
+def repair(states: States, limits: SearchLimits, random: Random) -> States:
     _one_spread_job_a_node(states)
     if limits.kinds.any():
         _one_kind_a_job(states, limits.kinds)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stretto.scheduling.words import Allocation, Job, Node, Placement, same, size
+from stretto.scheduling.types import ClusterNode, Placement, SchedulableJob, SlotAllocation, same, size
 
 PAYS = 2.0
 """A change has to win back its pause this many times before the job ends."""
@@ -20,13 +20,13 @@ LOW_UTILISATION = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class GuardLimits:
     pays: float = PAYS
     cooldown_s: float = COOLDOWN_S
     low_utilisation: float = LOW_UTILISATION
 
 
-def remaining_s(job: Job, placement: Placement, kind: str) -> float | None:
+def remaining_s(job: SchedulableJob, placement: Placement, kind: str) -> float | None:
     """Seconds left on a placement, where the job declares its length and has a model."""
     model = job.model(kind)
     if job.remaining is None or model is None or not placement:
@@ -35,7 +35,7 @@ def remaining_s(job: Job, placement: Placement, kind: str) -> float | None:
     return max(job.remaining, 0.0) / speed if speed > 0 else None
 
 
-def near_end(job: Job, before: Placement, after: Placement, kind: str, *, pays: float = PAYS) -> str | None:
+def near_end(job: SchedulableJob, before: Placement, after: Placement, kind: str, *, pays: float = PAYS) -> str | None:
     """Nothing near a job's end that cannot pay for itself: why not, or None."""
     old, new = remaining_s(job, before, kind), remaining_s(job, after, kind)
     if old is None or new is None:
@@ -48,36 +48,36 @@ def near_end(job: Job, before: Placement, after: Placement, kind: str, *, pays: 
     )
 
 
-def cooling(job: Job, time_s: float, *, cooldown_s: float = COOLDOWN_S) -> str | None:
+def cooling(job: SchedulableJob, time_s: float, *, cooldown_s: float = COOLDOWN_S) -> str | None:
     """No second change right after one: why not, or None."""
     if job.changed_s is None or time_s - job.changed_s >= cooldown_s:
         return None
     return f"its placement changed {time_s - job.changed_s:.0f} s ago; the next change comes {cooldown_s:.0f} s after the last"
 
 
-def idle(job: Job, *, low_utilisation: float = LOW_UTILISATION) -> str | None:
+def idle(job: SchedulableJob, *, low_utilisation: float = LOW_UTILISATION) -> str | None:
     """No more slots for a job that does not use those it has: why not, or None."""
     if job.utilisation is None or job.utilisation >= low_utilisation:
         return None
     return f"its slots are busy {job.utilisation:.0%} of the time, below {low_utilisation:.0%}: more would not help"
 
 
-def busiest_first(jobs: Sequence[Job]) -> list[Job]:
+def busiest_first(jobs: Sequence[SchedulableJob]) -> list[SchedulableJob]:
     """High utilisation first: the order in which to grow. Jobs that report none come between the busy and the idle half."""
     return sorted(jobs, key=lambda job: -(0.5 if job.utilisation is None else job.utilisation))
 
 
 def guard(
-    jobs: Sequence[Job],
-    nodes: Sequence[Node],
-    now: Allocation,
-    answer: Allocation,
+    jobs: Sequence[SchedulableJob],
+    nodes: Sequence[ClusterNode],
+    now: SlotAllocation,
+    answer: SlotAllocation,
     time_s: float,
     *,
-    limits: Limits | None = None,
-) -> Allocation:
+    limits: GuardLimits | None = None,
+) -> SlotAllocation:
     """The answer without the growths that a guard objects to; their reasons say which."""
-    bounds = limits or Limits()
+    bounds = limits or GuardLimits()
     kinds = {node.name: node.kind for node in nodes}
     places, reasons = dict(answer.places), dict(answer.reasons)
     for job in jobs:
@@ -93,7 +93,7 @@ def guard(
         if why is not None:
             places[job.name] = before
             reasons[job.name] = why
-    return Allocation(places, reasons, answer.memory)
+    return SlotAllocation(places, reasons, answer.memory)
 
 
 def inside(before: Placement, after: Placement) -> bool:

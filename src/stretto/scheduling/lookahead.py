@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stretto.scheduling.options import Floats, Ints
+from stretto.scheduling.candidate_sizes import Floats, Ints
 
 SMALL = 400
 """Pieces up to which a look ahead is thorough; about 50 jobs on 64 slots."""

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stretto.scheduling.options import Group
-from stretto.scheduling.words import Placement, size
+from stretto.scheduling.candidate_sizes import SizeGroup
+from stretto.scheduling.types import Placement, size
 
 
 @dataclass(slots=True)
-class Floor:
+class NodePacker:
     """The free slots of one group while it is being filled."""
 
-    group: Group
+    group: SizeGroup
     free: dict[str, int] = field(init=False)
     where: dict[str, Placement] = field(default_factory=dict[str, Placement])
     residents: dict[str, set[str]] = field(init=False)
@@ -99,14 +99,14 @@ class Floor:
 
 
 def pack(
-    group: Group,
+    group: SizeGroup,
     wanted: Mapping[str, int],
     now: Mapping[str, Placement],
     fixed: set[str],
     settling: frozenset[str] = frozenset(),
 ) -> dict[str, Placement]:
     """Place jobs at their wanted sizes. Jobs in `fixed` keep their placement of now. What does not fit is left out or smaller."""
-    floor = Floor(group, fixed=fixed, settling=settling)
+    floor = NodePacker(group, fixed=fixed, settling=settling)
     names = set(floor.free)
     waiting: list[str] = []
     for job in sorted(wanted, key=lambda job: (job not in fixed, len(now.get(job, ())) < 2)):
@@ -132,12 +132,12 @@ def pack(
     return floor.where
 
 
-def _shape_fits(floor: Floor, placement: Placement) -> bool:
+def _shape_fits(floor: NodePacker, placement: Placement) -> bool:
     """A spread placement may stay only on nodes without another spread job."""
     return len(placement) < 2 or not any(floor._has_spread(node) for node, _ in placement)  # pyright: ignore[reportPrivateUsage]
 
 
-def _place(floor: Floor, workers: int, before: Placement) -> Placement:
+def _place(floor: NodePacker, workers: int, before: Placement) -> Placement:
     slots = floor.group.slots
     if workers <= slots:
         for node, _ in before:

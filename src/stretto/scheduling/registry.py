@@ -10,7 +10,7 @@ from typing import Any
 
 from stretto.core.errors import UsageError
 from stretto.scheduling import policies
-from stretto.scheduling.words import Policy
+from stretto.scheduling.types import Policy
 
 DEFAULT = "goodput"
 

@@ -17,22 +17,22 @@ from stretto.clusters.local import LocalCluster
 from stretto.core.errors import UsageError
 from stretto.server import VERSION
 from stretto.server.api import views
-from stretto.server.api.hub import Hub, dump
-from stretto.server.api.lines import Lines
-from stretto.server.api.look import allocation
-from stretto.server.api.pages import Pages
+from stretto.server.api.cluster_views import allocation
+from stretto.server.api.job_list_cache import Lines
 from stretto.server.api.problems import install
 from stretto.server.api.routes import api
-from stretto.server.api.security import Buckets, Gate
-from stretto.server.conductor import Conductor
-from stretto.server.decisions.decider import Decider
-from stretto.server.decisions.policies import Runner, names
-from stretto.server.jobs.book import Book
-from stretto.server.jobs.state import Draft
-from stretto.server.settings import Settings
+from stretto.server.api.security import Buckets, SecurityMiddleware
+from stretto.server.api.sse import EventBroadcaster, dump
+from stretto.server.api.static_files import Pages
+from stretto.server.decisions.policy_runner import Runner, names
+from stretto.server.decisions.scheduler_loop import SchedulerLoop
+from stretto.server.jobs.job_store import JobStore
+from stretto.server.jobs.state import NewEvent
+from stretto.server.reconciler import Reconciler
+from stretto.server.settings import ServerSettings
 from stretto.server.storage.database import Lock, connect, migrate
-from stretto.server.storage.ledger import Ledger
-from stretto.server.storage.records import Storage, Stored
+from stretto.server.storage.decision_log import DecisionLog
+from stretto.server.storage.repository import Storage, Stored
 from stretto.server.storage.tokens import TokenStore
 
 SLOW_LOOPS_S = 60.0
@@ -44,14 +44,14 @@ GC = (20_000, 20, 20)
 class Server:
     """Everything that a request may need."""
 
-    settings: Settings
+    settings: ServerSettings
     storage: Storage
     tokens: TokenStore
-    book: Book
-    hub: Hub
-    conductor: Conductor
-    decider: Decider
-    ledger: Ledger
+    book: JobStore
+    hub: EventBroadcaster
+    conductor: Reconciler
+    decider: SchedulerLoop
+    ledger: DecisionLog
     cluster: Cluster
     lock: Lock
     pages: Pages
@@ -63,7 +63,7 @@ class Server:
     async def start(self) -> None:
         self.conductor.adopt()
         await self.cluster.apply(self.conductor.assignments())
-        await self.book.note(Draft("server", f"stretto {VERSION} has started", {"version": VERSION}))
+        await self.book.note(NewEvent("server", f"stretto {VERSION} has started", {"version": VERSION}))
         for name, loop in (
             ("hub", self.hub.run),
             ("cluster", self.conductor.watch),
@@ -108,7 +108,7 @@ class Server:
         return self.decider.reason(record)
 
 
-def build(settings: Settings, *, cluster: Cluster | None = None) -> Server:
+def build(settings: ServerSettings, *, cluster: Cluster | None = None) -> Server:
     """Opens the database and puts the parts together. Nothing runs yet."""
     settings = settings.checked()
     settings.prepare()
@@ -119,7 +119,7 @@ def build(settings: Settings, *, cluster: Cluster | None = None) -> Server:
     cluster = cluster or LocalCluster(settings.folder, settings.infos(), launcher=settings.launcher)
     tokens = TokenStore(storage)
 
-    hub = Hub(
+    hub = EventBroadcaster(
         summary=lambda job, tenant: lines.of(job, tenant),
         allocation=lambda tenant: allocation(server, tenant).model_dump_json(),
         event=lambda one: dump(views.event(one)),
@@ -129,20 +129,20 @@ def build(settings: Settings, *, cluster: Cluster | None = None) -> Server:
         conductor.measures.events.inc(len(stored))
         hub.publish(stored)
 
-    book = Book(storage, publish=publish)
+    book = JobStore(storage, publish=publish)
     book.load()
     hub.last = storage.last_event()
-    conductor = Conductor(settings, book, hub, cluster)
-    ledger = Ledger(storage)
+    conductor = Reconciler(settings, book, hub, cluster)
+    ledger = DecisionLog(storage)
     runner = Runner(timeout_s=settings.policy_timeout_s)
-    decider = Decider(conductor, ledger, runner, policy=_policy(settings, storage))
+    decider = SchedulerLoop(conductor, ledger, runner, policy=_policy(settings, storage))
     decider.cordoned = frozenset(storage.setting("cordoned") or ())
     lines = Lines(book, decider.reason)
     server = Server(settings, storage, tokens, book, hub, conductor, decider, ledger, cluster, lock, Pages(), lines)
     return server
 
 
-def _policy(settings: Settings, storage: Storage) -> str:
+def _policy(settings: ServerSettings, storage: Storage) -> str:
     known = names()
     chosen = settings.policy or storage.setting("policy") or ("goodput" if "goodput" in known else "fifo")
     if chosen not in known:
@@ -165,15 +165,20 @@ def create_app(server: Server, *, port: int) -> FastAPI:
             await described
 
     app = FastAPI(
-        title="stretto", version=VERSION, lifespan=lifespan, openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None,
+        title="stretto",
+        version=VERSION,
+        lifespan=lifespan,
+        openapi_url="/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
         description="The job server of stretto.",
-    )  # fmt: skip
+    )
     app.state.server = server
     install(app)
     api(app, server)
     settings = server.settings
     app.add_middleware(
-        Gate,
+        SecurityMiddleware,
         check=lambda secret: server.tokens.check(secret, now=time.time()),
         hosts=settings.names(port),
         origins=settings.origins(port),

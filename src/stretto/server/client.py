@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from stretto.core.errors import StrettoError, UsageError
 from stretto.server import models
-from stretto.server.login import read_login
+from stretto.server.credentials import read_login
 from stretto.server.spec import JobSpec
 
 T = TypeVar("T", bound=BaseModel)

@@ -14,7 +14,7 @@ from stretto.core.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ServerSettings:
     home: Path = Path("~/.stretto")
     database: str | None = None
     host: str = "127.0.0.1"
@@ -40,7 +40,7 @@ class Settings:
     launcher: tuple[str, ...] = field(default=STRETTO)
     """How `stretto` is started for jobs; tests put simulated agents here."""
 
-    def checked(self) -> Settings:
+    def checked(self) -> ServerSettings:
         """The same, or `UsageError` with the option that has to change."""
         if not 1 <= self.nodes <= 1024:
             raise UsageError(f"--nodes {self.nodes} is out of range: 1 to 1024")

@@ -52,8 +52,14 @@ class Kept:
 class CatchUp:
     """What a worker was given, and where the job stands."""
 
-    def __init__(self, flatten: Callable[[], tuple[Any, list[torch.Tensor]]], *, loader: int,
-                 variables: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        flatten: Callable[[], tuple[Any, list[torch.Tensor]]],
+        *,
+        loader: int,
+        variables: Mapping[str, Any],
+        attributes: Mapping[str, Any],
+    ) -> None:
         """`flatten` reads the shared state, just loaded."""
         self.variables = variables
         """Deciding variables of the script's own, as the job's workers have them."""
@@ -78,8 +84,9 @@ class CatchUp:
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Bit for bit: NaN equals itself."""
-    return checksum(one) == checksum(other) and torch.equal(one.nan_to_num() if one.is_floating_point() else one,
-                                                            other.nan_to_num() if other.is_floating_point() else other)
+    return checksum(one) == checksum(other) and torch.equal(
+        one.nan_to_num() if one.is_floating_point() else one, other.nan_to_num() if other.is_floating_point() else other
+    )
 
 
 def _sample(tensor: torch.Tensor) -> int:

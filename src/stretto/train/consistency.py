@@ -18,7 +18,7 @@ from stretto.train.reduce.checksum import checksum
 
 if TYPE_CHECKING:
     from stretto.train.sharing.optimizer_hooks import OptimizerHooks
-    from stretto.train.sharing.shared import Shared
+    from stretto.train.sharing.shared_objects import SharedObjects
 
 PARTS = 64
 """Exchanges until every byte was compared."""
@@ -42,7 +42,7 @@ TENSORS = "shared tensors"
 class Consistency:
     """The checks of one job."""
 
-    def __init__(self, shared: Shared, hooks: OptimizerHooks) -> None:
+    def __init__(self, shared: SharedObjects, hooks: OptimizerHooks) -> None:
         self._shared = shared
         self._hooks = hooks
         self._changes: dict[str, str] = {}
@@ -65,26 +65,42 @@ class Consistency:
 
     def attributes(self, *, without: Set[int] = frozenset()) -> dict[str, Any]:
         """Plain attributes of all shared modules, and which of their parameters are trained. `without` leaves out some by id."""
-        return {f"{shared}.{path}" if path else shared: {**_attributes(module), **_trained(module, without)}
-                for shared, root in self._shared.modules for path, module in root.named_modules()}
+        return {
+            f"{shared}.{path}" if path else shared: {**_attributes(module), **_trained(module, without)}
+            for shared, root in self._shared.modules
+            for path, module in root.named_modules()
+        }
 
     def _small(self) -> dict[str, Callable[[], Any]]:
-        return {STEPS: lambda: self._hooks.steps, SETTINGS: self._settings, STATE: self._states, ATTRIBUTES: self._attributes,
-                DATASET: lambda: self._changes}
+        return {
+            STEPS: lambda: self._hooks.steps,
+            SETTINGS: self._settings,
+            STATE: self._states,
+            ATTRIBUTES: self._attributes,
+            DATASET: lambda: self._changes,
+        }
 
     def _settings(self) -> dict[str, Any]:
         """Every entry of every parameter group but the parameters."""
-        return {name: [{key: value if key != "params" else len(value) for key, value in group.items()}
-                       for group in one.param_groups]
-                for name, one in self._shared.objects.items() if isinstance(one, torch.optim.Optimizer)}
+        return {
+            name: [{key: value if key != "params" else len(value) for key, value in group.items()} for group in one.param_groups]
+            for name, one in self._shared.objects.items()
+            if isinstance(one, torch.optim.Optimizer)
+        }
 
     def _states(self) -> dict[str, Any]:
-        return {name: _plain(one.state_dict()) for name, one in self._shared.states.items()
-                if not isinstance(one, torch.nn.Module | torch.optim.Optimizer)}
+        return {
+            name: _plain(one.state_dict())
+            for name, one in self._shared.states.items()
+            if not isinstance(one, torch.nn.Module | torch.optim.Optimizer)
+        }
 
     def _attributes(self) -> list[Any]:
-        return [[_attributes(module), [p is not None and p.requires_grad for p in module._parameters.values()]]
-                for _, root in self._shared.modules for module in root.modules()]
+        return [
+            [_attributes(module), [p is not None and p.requires_grad for p in module._parameters.values()]]
+            for _, root in self._shared.modules
+            for module in root.modules()
+        ]
 
     # ---- tensors, in turn
 
@@ -105,14 +121,20 @@ class Consistency:
         for shared, root in self._shared.modules:
             for path, module in root.named_modules():
                 keys = [key for key, tensor in module._parameters.items() if tensor is not None]
-                keys += [key for key, tensor in module._buffers.items()
-                         if tensor is not None and key not in module._non_persistent_buffers_set]
+                keys += [
+                    key
+                    for key, tensor in module._buffers.items()
+                    if tensor is not None and key not in module._non_persistent_buffers_set
+                ]
                 yield from (".".join(part for part in (shared, path, key) if part) for key in keys)
         for shared, one in self._shared.objects.items():
             if isinstance(one, torch.optim.Optimizer):
                 for number, parameter in enumerate(p for group in one.param_groups for p in group["params"]):
-                    yield from (f"{shared}'s {key} of parameter {number}" for key, tensor in one.state.get(parameter, {}).items()
-                                if isinstance(tensor, torch.Tensor))
+                    yield from (
+                        f"{shared}'s {key} of parameter {number}"
+                        for key, tensor in one.state.get(parameter, {}).items()
+                        if isinstance(tensor, torch.Tensor)
+                    )
 
     def _pieces(self, part: int) -> Iterator[tuple[int, torch.Tensor]]:
         """The rows of tensors that begin in one of the equal parts of all bytes, with the tensors' numbers.
@@ -148,8 +170,9 @@ def _attributes(module: torch.nn.Module) -> dict[str, Any]:
 
 
 def _trained(module: torch.nn.Module, without: Set[int]) -> dict[str, bool]:
-    return {f"{key}.requires_grad": p.requires_grad for key, p in module._parameters.items()
-            if p is not None and id(p) not in without}
+    return {
+        f"{key}.requires_grad": p.requires_grad for key, p in module._parameters.items() if p is not None and id(p) not in without
+    }
 
 
 def _hash(value: Any) -> str:

@@ -8,34 +8,34 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
-from stretto.batching.plans import Policy
-from stretto.batching.rules import Rule
-from stretto.core.beat import Activity, Beat
+from stretto.batching.batch_policies import Policy
+from stretto.batching.lr_rules import LrRule
 from stretto.core.errors import Broken, ScriptError
-from stretto.train.admission import Admission
+from stretto.core.heartbeat import Activity, Heartbeat
+from stretto.train.batch_controller import BatchController
 from stretto.train.catch_up import CatchUp
 from stretto.train.checkpoint.saver import Saver
 from stretto.train.consistency import Consistency
-from stretto.train.data.arguments import arguments, prefetch, refuse_words
 from stretto.train.data.loader import Loader
-from stretto.train.entry.fingerprint import Settings
-from stretto.train.entry.link import Link, Quiet
-from stretto.train.memory import Carried
+from stretto.train.data.loader_arguments import arguments, prefetch, refuse_words
+from stretto.train.entry.agent_channel import AgentChannel, NullHeartbeat
+from stretto.train.entry.fingerprint import TorchSettings
+from stretto.train.membership import Left, Membership
 from stretto.train.metrics import reported
-from stretto.train.passes import OUTSIDE, Passes
-from stretto.train.planning import Planning
-from stretto.train.randomness import seed_all
+from stretto.train.oom_retry import OomCarryover
 from stretto.train.reduce.buffers import Buffers
 from stretto.train.reduce.gradients import Gradients
-from stretto.train.reduce.logs import Row
+from stretto.train.reduce.logged_metrics import Row
 from stretto.train.reduce.reducer import Reducer
-from stretto.train.script_variables import suspects
+from stretto.train.reporting import AgentReporter
+from stretto.train.rng import seed_all
+from stretto.train.script_checks.variables import suspects
 from stretto.train.sharing.optimizer_hooks import OptimizerHooks
-from stretto.train.sharing.plain_state import State
-from stretto.train.sharing.shared import Shared
+from stretto.train.sharing.plain_state import JobStateAttributes
+from stretto.train.sharing.shared_objects import SharedObjects
 from stretto.train.sharing.torchmetrics_state import TorchMetrics
-from stretto.train.team import Left, Team
-from stretto.train.telling import Telling
+from stretto.train.state_sync import StateSync
+from stretto.train.step_runner import OUTSIDE, StepRunner
 
 EPOCH = 1 << 41
 """Keeps the random numbers of the code at the beginning of an epoch apart from those of steps."""
@@ -60,8 +60,16 @@ class Job:
     closed          whether the job is over in this process
     """
 
-    def __init__(self, *, seed: int, options: dict[str, Any], worker: str, link: Link | None, beat: Beat | Quiet,
-                 carried: Carried | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        seed: int,
+        options: dict[str, Any],
+        worker: str,
+        link: AgentChannel | None,
+        beat: Heartbeat | NullHeartbeat,
+        carried: OomCarryover | None = None,
+    ) -> None:
         self.seed = seed
         self.options = options
         self.worker = worker
@@ -71,13 +79,13 @@ class Job:
         """How many parts every global batch is cut into; known once there is a loader."""
         self.last_metrics: Row = {}
         self._epoch: int | None = None
-        self._settings = Settings()
+        self._settings = TorchSettings()
         self._changed: list[str] = []
         """What was set for the user when the script joined."""
         self._link = link
         self._beat = beat
-        self._team = carried.job._team if carried else Team(worker, link=link, host=str(options.get("host", "127.0.0.1")))
-        self._shared = Shared()
+        self._team = carried.job._team if carried else Membership(worker, link=link, host=str(options.get("host", "127.0.0.1")))
+        self._shared = SharedObjects()
         self._hooks: OptimizerHooks
         self._consistency: Consistency
         self._catch_up: CatchUp | None = None
@@ -94,14 +102,14 @@ class Job:
         self._thawed: set[int] = set()
         """Those that a step has thawed before its first pass: frozen between two steps they are nothing that was set once."""
         self._stop = False
-        self._telling = Telling(self)
-        self._admission = Admission(self, carried=carried)
-        self._passes = Passes(self)
+        self._telling = AgentReporter(self)
+        self._admission = StateSync(self, carried=carried)
+        self._passes = StepRunner(self)
         self.note: Callable[[], dict[str, Any]] | None = None
         """What the chief says for the next boundary; `noted` hears it there on every worker."""
         self.noted: list[Callable[[dict[str, Any]], None]] = []
         self._notes: dict[str, Any] = {}
-        self._planning = Planning(self)
+        self._planning = BatchController(self)
         self._last_epoch: int | None = None
         self._saver: Saver | None = None
         self.closed = False
@@ -153,7 +161,7 @@ class Job:
         return self._epoch or 0
 
     @property
-    def state(self) -> State:
+    def state(self) -> JobStateAttributes:
         """Plain values that every worker holds alike, as attributes: `job.state.best = 0.0`. Set them before training."""
         return self._shared.state
 
@@ -162,7 +170,7 @@ class Job:
         """Steps of the reference batch that the steps so far are worth: what a schedule should follow when batches change."""
         return self._planning.progress
 
-    def share(self, *, lr_rule: Rule | None = None, **objects: Any) -> None:
+    def share(self, *, lr_rule: LrRule | None = None, **objects: Any) -> None:
         """What every worker holds alike, by name: modules, optimizers, schedulers, scalers, torchmetrics, dictionaries of plain
         values and tensors, anything with a state_dict of these. Before the first step.
 
@@ -226,11 +234,25 @@ class Job:
         self._check_open("job.loader")
         refuse_words(positional, others)
         given = arguments(
-            dataset, batch_size=batch_size, slices=slices, earlier=self.slices, train=train, tail=tail, drop_last=drop_last,
-            shuffle=shuffle, reduction=reduction, collate=collate_fn,
-            prefetch=prefetch(num_workers=num_workers, prefetch_factor=prefetch_factor, persistent_workers=persistent_workers,
-                              worker_init_fn=worker_init_fn, multiprocessing_context=multiprocessing_context, timeout=timeout,
-                              pin_memory=pin_memory),
+            dataset,
+            batch_size=batch_size,
+            slices=slices,
+            earlier=self.slices,
+            train=train,
+            tail=tail,
+            drop_last=drop_last,
+            shuffle=shuffle,
+            reduction=reduction,
+            collate=collate_fn,
+            prefetch=prefetch(
+                num_workers=num_workers,
+                prefetch_factor=prefetch_factor,
+                persistent_workers=persistent_workers,
+                worker_init_fn=worker_init_fn,
+                multiprocessing_context=multiprocessing_context,
+                timeout=timeout,
+                pin_memory=pin_memory,
+            ),
         )
         loader = Loader(self, given, number=len(self._loaders), seed=self.seed)
         if metrics:
@@ -305,8 +327,10 @@ class Job:
 
     def _check_open(self, what: str) -> None:
         if self.closed:
-            raise ScriptError(f"{what}: this job is closed; use it before job.close() or the end of its `with` block, or join anew "
-                              "with stretto.join(...)")
+            raise ScriptError(
+                f"{what}: this job is closed; use it before job.close() or the end of its `with` block, or join anew "
+                "with stretto.join(...)"
+            )
 
     # ---- boundaries
 
@@ -316,8 +340,10 @@ class Job:
         self._settle()
         other = self._passes.training
         if other is not None:
-            raise ScriptError(f"a training step begins before step {other.index} of loader {other.loader.number} has ended: sweep "
-                              "over one training loader at a time, or give one both datasets (torch.utils.data.StackDataset)")
+            raise ScriptError(
+                f"a training step begins before step {other.index} of loader {other.loader.number} has ended: sweep "
+                "over one training loader at a time, or give one both datasets (torch.utils.data.StackDataset)"
+            )
         self._check_script()
         reducer = self._reducer
         assert reducer is not None
@@ -374,11 +400,15 @@ class Job:
         step, self._passes.open = self._passes.open, None
         if step is not None and not step.passes:
             if not step.opened:
-                raise ScriptError(f"step {step.index} was never iterated over: every step needs its loop `for x, y in step`, so "
-                                  "that every worker brings its part. To look at samples use loader.dataset[0]; to leave some "
-                                  "out, a Subset")
-            raise ScriptError(f"step {step.index} was left early: the loop over its slices must run to its end, so that every "
-                              "worker brings its part (use `continue` instead of `break`)")
+                raise ScriptError(
+                    f"step {step.index} was never iterated over: every step needs its loop `for x, y in step`, so "
+                    "that every worker brings its part. To look at samples use loader.dataset[0]; to leave some "
+                    "out, a Subset"
+                )
+            raise ScriptError(
+                f"step {step.index} was left early: the loop over its slices must run to its end, so that every "
+                "worker brings its part (use `continue` instead of `break`)"
+            )
         self._settings.check()
         self._shared.check_plain()
         self._between = self._trained()
@@ -429,6 +459,12 @@ class Job:
         self._beat.activity(Activity.ENDED)
         if self._saver is not None and self._admission.done and not self._stop:
             self._saver.last(final=True)
-        self._telling.say("finished", tick=self._team.seat.tick, step=self.step, digest=self.digest(), stopped=self._stop,
-                          closed=closed, hint=suspects())
-
+        self._telling.say(
+            "finished",
+            tick=self._team.seat.tick,
+            step=self.step,
+            digest=self.digest(),
+            stopped=self._stop,
+            closed=closed,
+            hint=suspects(),
+        )

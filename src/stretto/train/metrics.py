@@ -1,4 +1,4 @@
-"""Application metrics: the one document about a job that a scheduler decides from (docs/reference/metrics.md), told by the chief."""
+"""Application metrics (docs/reference/metrics.md): what a scheduler decides from. The chief reports them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from stretto.batching.plans import Adaptive, PerWorker, Policy, efficiency
+from stretto.batching.batch_policies import Adaptive, PerWorker, Policy, efficiency
 from stretto.core.errors import ScriptError
 
 if TYPE_CHECKING:
@@ -57,18 +57,28 @@ def document(job: Job, step: Step) -> dict[str, Any]:
     batches = range_of(planning.policy(loader), batch=loader.batch, reference=reference, slices=loader.slices)
     known = {} if pair is None else {"grad_sqr": pair[0], "grad_var": pair[1] / batches["initial"]}
     return {
-        "schema": SCHEMA, "step": step.index, "epoch": step.epoch, "progress": planning.progress,
-        "workers": job.workers, "nodes": planning.nodes, "slices": loader.slices, "batch": loader.batch,
-        "parts": step.parts, "range": batches,
-        "samples_per_s": round(speed, 3), "efficiency": round(share, 6), "goodput": round(speed * share, 3),
+        "schema": SCHEMA,
+        "step": step.index,
+        "epoch": step.epoch,
+        "progress": planning.progress,
+        "workers": job.workers,
+        "nodes": planning.nodes,
+        "slices": loader.slices,
+        "batch": loader.batch,
+        "parts": step.parts,
+        "range": batches,
+        "samples_per_s": round(speed, 3),
+        "efficiency": round(share, 6),
+        "goodput": round(speed * share, 3),
         "step_s": {name: round(value, 6) for name, value in planning.breakdown.items()},
         "noise_scale": phi,
-        "noise": None if noise is None or not known else {
-            "scale": phi, **known, "measured": noise.count, "ignored": noise.ignored},
-        "throughput": None if fitted is None else {
-            **asdict(fitted.model), "confidence": round(fitted.confidence, 4), "observations": len(planning.speed.observations)},
-        "model": None if fitted is None or not known else {
-            "throughput": asdict(fitted.model), **known, "batch": {**batches, "slices": loader.slices}},
+        "noise": None if noise is None or not known else {"scale": phi, **known, "measured": noise.count, "ignored": noise.ignored},
+        "throughput": None
+        if fitted is None
+        else {**asdict(fitted.model), "confidence": round(fitted.confidence, 4), "observations": len(planning.speed.observations)},
+        "model": None
+        if fitted is None or not known
+        else {"throughput": asdict(fitted.model), **known, "batch": {**batches, "slices": loader.slices}},
         "skipped": planning.skipped,
         "remaining": None if left is None else {"samples": left, "seconds": round(left / speed, 3) if speed else None},
     }

@@ -40,9 +40,16 @@ def main() -> None:
     lightning.seed_everything(0)
     dataset = TensorDataset(torch.randn(64, 8), torch.randint(0, 2, (64,)))
     keep = ModelCheckpoint(dirpath=args.path, save_last=True, save_top_k=-1)
-    trainer = lightning.Trainer(accelerator="cpu", devices=int(os.environ["LOCAL_WORLD_SIZE"]), strategy="ddp",
-                                max_epochs=args.epochs, callbacks=[keep], logger=False, enable_progress_bar=False,
-                                default_root_dir=args.path)
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        devices=int(os.environ["LOCAL_WORLD_SIZE"]),
+        strategy="ddp",
+        max_epochs=args.epochs,
+        callbacks=[keep],
+        logger=False,
+        enable_progress_bar=False,
+        default_root_dir=args.path,
+    )
     trainer.fit(Lit(args.pause), DataLoader(dataset, batch_size=8), ckpt_path="last", weights_only=True)
     if trainer.is_global_zero:
         print("done", flush=True)

@@ -23,8 +23,10 @@ def choose_address(interface: str | None, *, endpoints: Sequence[tuple[str, int]
             return _towards(host, port)
         except OSError as error:
             errors.append(f"{host}: {error.strerror or error}")
-    raise UsageError(f"this host ({socket.gethostname()}) has no route to the store ({'; '.join(errors)}): check the endpoints' "
-                     "names and the network, or say which of this host's addresses others reach it at with --interface")
+    raise UsageError(
+        f"this host ({socket.gethostname()}) has no route to the store ({'; '.join(errors)}): check the endpoints' "
+        "names and the network, or say which of this host's addresses others reach it at with --interface"
+    )
 
 
 def _towards(host: str, port: int) -> str:
@@ -41,8 +43,10 @@ def _named(interface: str) -> str:
     except ValueError:
         return _of_interface(interface)
     if not local(str(wanted)):
-        raise UsageError(f"--interface {interface}: this host ({socket.gethostname()}) does not have this address; it has "
-                         f"{_listing()}. An address that belongs to a router in front of it (NAT) cannot be used")
+        raise UsageError(
+            f"--interface {interface}: this host ({socket.gethostname()}) does not have this address; it has "
+            f"{_listing()}. An address that belongs to a router in front of it (NAT) cannot be used"
+        )
     return str(wanted)
 
 
@@ -60,8 +64,9 @@ def local(address: str) -> bool:
 def _of_interface(name: str) -> str:
     found = _ipv4(name) or _ipv6(name)
     if found is None:
-        raise UsageError(f"--interface {name!r} is no interface with an address of this host ({socket.gethostname()}): there are "
-                         f"{_listing()}")
+        raise UsageError(
+            f"--interface {name!r} is no interface with an address of this host ({socket.gethostname()}): there are {_listing()}"
+        )
     return found
 
 

@@ -7,60 +7,60 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stretto.agent.hosts.shared import Shared
-from stretto.agent.hosts.stores import Opened, open_store
-from stretto.agent.hosts.wire import ask
+from stretto.agent.hosts.signed_rpc import ask
+from stretto.agent.hosts.store_factory import Opened, open_store
+from stretto.agent.hosts.store_options import StoreOptions
 from stretto.core.errors import UsageError
-from stretto.membership import keys
-from stretto.membership.status import Phase
-from stretto.membership.stores.store import Entry, Put, StoreError
+from stretto.membership import store_schema
+from stretto.membership.stores.store import Put, StoreEntry, StoreError
+from stretto.membership.worker_status import Phase
 
 ASK_S = 5.0
 """Nobody's lease hangs on these answers: a store or an agent that is busy may take its time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class JobListing:
     """A job as its keys say."""
 
     name: str
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, StoreEntry]
 
     @property
     def job(self) -> dict[str, Any]:
-        return keys.value(self.entries, keys.JOB)
+        return store_schema.value(self.entries, store_schema.JOB)
 
     @property
     def agents(self) -> dict[str, dict[str, Any]]:
-        return keys.under(self.entries, keys.AGENTS)
+        return store_schema.under(self.entries, store_schema.AGENTS)
 
     @property
     def state(self) -> str:
-        if keys.OUTCOME in self.entries:
-            return str(keys.value(self.entries, keys.OUTCOME).get("state"))
+        if store_schema.OUTCOME in self.entries:
+            return str(store_schema.value(self.entries, store_schema.OUTCOME).get("state"))
         if not self.job:
-            return str(keys.value(self.entries, keys.ENDED).get("state", "unknown"))
+            return str(store_schema.value(self.entries, store_schema.ENDED).get("state", "unknown"))
         if not self.agents:
             return "stopped" if self.job.get("rests") else "abandoned"
-        return "stopping" if keys.STOP in self.entries else "running"
+        return "stopping" if store_schema.STOP in self.entries else "running"
 
     @property
     def members(self) -> int:
-        roster = keys.roster(self.entries)
+        roster = store_schema.roster(self.entries)
         return len(roster.members) if roster else 0
 
     @property
     def settled(self) -> bool:
         """The last roster is in effect on all of its members."""
-        roster, known = keys.roster(self.entries), keys.statuses(self.entries)
-        if roster is None or keys.broken(self.entries) >= roster.number:
+        roster, known = store_schema.roster(self.entries), store_schema.statuses(self.entries)
+        if roster is None or store_schema.broken(self.entries) >= roster.number:
             return False
         return all(worker in known and known[worker].roster >= roster.number for worker in roster.workers)
 
     @property
     def chief(self) -> str | None:
         """The agent of the first worker."""
-        roster = keys.roster(self.entries)
+        roster = store_schema.roster(self.entries)
         return roster.members[0].agent if roster and roster.members[0].agent in self.agents else next(iter(self.agents), None)
 
     def agent(self, name: str) -> str:
@@ -71,21 +71,35 @@ class Seen:
         raise UsageError(f"job {self.name!r} has no agent {name!r}: it has {', '.join(self.agents) or 'none'}")
 
     def row(self) -> dict[str, Any]:
-        job, known = self.job, keys.statuses(self.entries)
-        hosts = [{"agent": agent, **{name: card.get(name) for name in ("host", "address", "slots", "folder")},
-                  "draining": bool(card.get("draining")), "unreached": card.get("unreached") or [],
-                  "workers": sum(one.agent == agent and one.phase is not Phase.GONE for one in known.values())}
-                 for agent, card in self.agents.items()]
-        return {"name": self.name, "state": self.state, "members": self.members, "settled": self.settled,
-                "least": job.get("least"), "most": job.get("most"), "slices": job.get("slices"),
-                "wanted": keys.value(self.entries, keys.WANTED).get("workers"),
-                "leader": keys.value(self.entries, keys.LEADER).get("agent"), "hosts": hosts}
+        job, known = self.job, store_schema.statuses(self.entries)
+        hosts = [
+            {
+                "agent": agent,
+                **{name: card.get(name) for name in ("host", "address", "slots", "folder")},
+                "draining": bool(card.get("draining")),
+                "unreached": card.get("unreached") or [],
+                "workers": sum(one.agent == agent and one.phase is not Phase.GONE for one in known.values()),
+            }
+            for agent, card in self.agents.items()
+        ]
+        return {
+            "name": self.name,
+            "state": self.state,
+            "members": self.members,
+            "settled": self.settled,
+            "least": job.get("least"),
+            "most": job.get("most"),
+            "slices": job.get("slices"),
+            "wanted": store_schema.value(self.entries, store_schema.WANTED).get("workers"),
+            "leader": store_schema.value(self.entries, store_schema.LEADER).get("agent"),
+            "hosts": hosts,
+        }
 
 
 class Directory:
     """A store, opened for a moment. Nothing here is part of any job."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: StoreOptions) -> None:
         self._shared = shared
         self.url = shared.url
         self._opened: Opened | None = None
@@ -98,36 +112,38 @@ class Directory:
         if self._opened is not None:
             await self._opened.close()
 
-    async def jobs(self) -> list[Seen]:
-        found: dict[str, dict[str, Entry]] = {}
+    async def jobs(self) -> list[JobListing]:
+        found: dict[str, dict[str, StoreEntry]] = {}
         for entry in await self._read(""):
             name, _, key = entry.key.partition("/")
-            found.setdefault(name, {})[key] = Entry(key, entry.value, entry.revision, entry.created)
-        return [Seen(name, entries) for name, entries in sorted(found.items())]
+            found.setdefault(name, {})[key] = StoreEntry(key, entry.value, entry.revision, entry.created)
+        return [JobListing(name, entries) for name, entries in sorted(found.items())]
 
-    async def find(self, name: str) -> Seen:
+    async def find(self, name: str) -> JobListing:
         """A job that has not ended."""
         seen = await self.look(name)
         if not seen.job:
             known = [one.name for one in await self.jobs() if one.job]
-            ended = keys.value(seen.entries, keys.ENDED)
+            ended = store_schema.value(seen.entries, store_schema.ENDED)
             why = f" any more: it is {ended['state']}" if ended else f": it has {', '.join(known) or 'no jobs'}"
             raise UsageError(f"{self._shared.url} has no job {name!r}{why}")
         return seen
 
-    async def look(self, name: str) -> Seen:
+    async def look(self, name: str) -> JobListing:
         prefix = f"{name}/"
-        entries = [Entry(one.key.removeprefix(prefix), one.value, one.revision, one.created) for one in await self._read(prefix)]
-        return Seen(name, {one.key: one for one in entries})
+        entries = [
+            StoreEntry(one.key.removeprefix(prefix), one.value, one.revision, one.created) for one in await self._read(prefix)
+        ]
+        return JobListing(name, {one.key: one for one in entries})
 
     async def write(self, job: str, key: str, document: Mapping[str, Any]) -> None:
         assert self._opened is not None
         try:
-            await self._opened.store.commit([Put(f"{job}/{key}", keys.text(document))])
+            await self._opened.store.commit([Put(f"{job}/{key}", store_schema.text(document))])
         except StoreError as error:
             raise UsageError(f"the store did not answer, so it is not known whether this was heard ({error}): ask again") from None
 
-    async def ask(self, seen: Seen, agent: str, verb: str, **arguments: Any) -> dict[str, Any]:
+    async def ask(self, seen: JobListing, agent: str, verb: str, **arguments: Any) -> dict[str, Any]:
         host, port = seen.agents[agent]["address"]
         tls = self._shared.client_tls(agents=True)
         if seen.job.get("tls") and tls is None:
@@ -135,7 +151,7 @@ class Directory:
         tls = tls if seen.job.get("tls") else None
         return await ask((host, int(port)), verb, token=str(seen.job["token"]), tls=tls, timeout_s=ASK_S, **arguments)
 
-    async def _read(self, prefix: str) -> list[Entry]:
+    async def _read(self, prefix: str) -> list[StoreEntry]:
         assert self._opened is not None
         for left in (2, 1, 0):
             try:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stretto.agent.records.folder import write_json
+from stretto.agent.records.run_folder import write_json
 from stretto.core.errors import UsageError
 
 CONNECT_S = 10
@@ -44,7 +44,7 @@ class Target:
 
 
 @dataclass(slots=True)
-class Launch:
+class SshLaunch:
     """What `attach` and `stop` have to know later; kept beside the runs, readable by its owner only."""
 
     job: str
@@ -61,9 +61,9 @@ class Launch:
         write_json(path, asdict(self), mode=0o600)
 
     @staticmethod
-    def load(path: Path) -> Launch:
+    def load(path: Path) -> SshLaunch:
         document: dict[str, Any] = json.loads(path.read_bytes())
-        return Launch(**{**document, "targets": [Target(**one) for one in document["targets"]]})
+        return SshLaunch(**{**document, "targets": [Target(**one) for one in document["targets"]]})
 
 
 def parse_hosts(text: str) -> list[Target]:
@@ -72,8 +72,10 @@ def parse_hosts(text: str) -> list[Target]:
     for word in filter(None, (one.strip() for one in text.split(","))):
         found = TARGET.fullmatch(word)
         if found is None or word.startswith("-"):
-            raise UsageError(f"--hosts {text!r}: {word!r} is no host; write names that ssh knows, with a number of workers where "
-                             "it matters, as in --hosts a,b,c:4")
+            raise UsageError(
+                f"--hosts {text!r}: {word!r} is no host; write names that ssh knows, with a number of workers where "
+                "it matters, as in --hosts a,b,c:4"
+            )
         targets.append(Target(found["host"], int(found["slots"]) if found["slots"] else None))
     names = [one.host for one in targets]
     if not targets or len(set(names)) != len(names):
@@ -96,22 +98,41 @@ def ssh() -> str:
     return found
 
 
-def remote(launch: Launch, words: Sequence[str]) -> str:
+def remote(launch: SshLaunch, words: Sequence[str]) -> str:
     """A command of ours as the remote shell gets it."""
     exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in launch.environment.items())
-    lines = ["IFS= read -r STRETTO_STORE_TOKEN", "export STRETTO_STORE_TOKEN", *([f"export {exports}"] if exports else []),
-             f"cd {shlex.quote(launch.folder)} || exit 96",
-             f"P={shlex.quote(launch.python)}; [ -x \"$P\" ] || P=$(command -v python3) || exit 97",
-             f"exec \"$P\" -m stretto.cli.main {shlex.join(words)}"]
+    lines = [
+        "IFS= read -r STRETTO_STORE_TOKEN",
+        "export STRETTO_STORE_TOKEN",
+        *([f"export {exports}"] if exports else []),
+        f"cd {shlex.quote(launch.folder)} || exit 96",
+        f'P={shlex.quote(launch.python)}; [ -x "$P" ] || P=$(command -v python3) || exit 97',
+        f'exec "$P" -m stretto.cli.main {shlex.join(words)}',
+    ]
     return f"sh -c {shlex.quote('; '.join(lines))}"
 
 
-async def call(launch: Launch, host: str, words: Sequence[str], *, hear: Callable[[str], None]) -> tuple[int, str]:
+async def call(launch: SshLaunch, host: str, words: Sequence[str], *, hear: Callable[[str], None]) -> tuple[int, str]:
     """Runs it there to its end; its exit code and what it said on standard error. Cancelling ends the connection alone."""
     process = await asyncio.create_subprocess_exec(
-        ssh(), "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}", "-o", f"ServerAliveInterval={ALIVE_S}",
-        "-o", "ServerAliveCountMax=3", host, remote(launch, words), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE, limit=LINE_BYTES, start_new_session=True)  # Ctrl-C is ours to handle
+        ssh(),
+        "-T",
+        "-o",
+        "BatchMode=yes",
+        "-o",
+        f"ConnectTimeout={CONNECT_S}",
+        "-o",
+        f"ServerAliveInterval={ALIVE_S}",
+        "-o",
+        "ServerAliveCountMax=3",
+        host,
+        remote(launch, words),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        limit=LINE_BYTES,
+        start_new_session=True,
+    )  # Ctrl-C is ours to handle
     assert process.stdin and process.stdout and process.stderr
     errors: list[str] = []
     try:
@@ -142,8 +163,10 @@ def explain(host: str, code: int, said: str, *, folder: str) -> str:
     """Why an agent could not be started there, and what helps."""
     shown = said.strip().splitlines()[-1] if said.strip() else f"exit code {code}"
     if code == LOST and "Permission denied" in said:
-        return (f"host {host}: ssh would ask for a password or refuses the key ({shown}): agents are started without a terminal, "
-                f"so set up a key, for instance with `ssh-copy-id {host}`, and try `ssh {host} true`")
+        return (
+            f"host {host}: ssh would ask for a password or refuses the key ({shown}): agents are started without a terminal, "
+            f"so set up a key, for instance with `ssh-copy-id {host}`, and try `ssh {host} true`"
+        )
     if code == LOST and "verification failed" in said:
         return f"host {host}: ssh does not know its host key yet ({shown}): connect once by hand with `ssh {host} true`"
     if code == LOST:

@@ -12,7 +12,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from stretto.agent.records.record import Recorder
+from stretto.agent.records.recorder import Recorder
 
 LOOK_S = 0.1
 """How often the first step of a generation is looked for."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
-from stretto.batching.autoscale import Config, Measurement, State, decide
+from stretto.batching.autoscale import AutoscaleConfig, AutoscaleState, Measurement, decide
 from stretto.core.errors import UsageError
 from stretto.core.text import quantity
 
@@ -43,7 +43,7 @@ class Scaled(Protocol):
 
 
 class Autoscaler:
-    def __init__(self, config: Config, agent: Scaled, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, config: AutoscaleConfig, agent: Scaled, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.config = config
         self._agent = agent
         self._clock = clock
@@ -97,14 +97,20 @@ class Autoscaler:
         arrived = before.arrived if before is not None else None
         self._measured[workers] = replace(found, arrived=arrived or (found.rate if enough else None))
 
-    def _state(self, fields: dict[str, Any]) -> State:
+    def _state(self, fields: dict[str, Any]) -> AutoscaleState:
         left, here = fields.get("left"), self._measured.get(self._workers)
         remaining = None if left is None or here is None or here.rate <= 0 else left / here.rate
-        return State(
-            now_s=self._now(), workers=self._workers, wanted=self._agent.wanted, step=int(fields["step"]),
-            measured=self._measured, remaining_s=remaining, changed_step=self._changed_step,
+        return AutoscaleState(
+            now_s=self._now(),
+            workers=self._workers,
+            wanted=self._agent.wanted,
+            step=int(fields["step"]),
+            measured=self._measured,
+            remaining_s=remaining,
+            changed_step=self._changed_step,
             pause_s=statistics.median(self._pauses) if self._pauses else PAUSE_S,
-            startup_s=statistics.median(self._startups) if self._startups else STARTUP_S, free=self._agent.free,
+            startup_s=statistics.median(self._startups) if self._startups else STARTUP_S,
+            free=self._agent.free,
         )
 
     def _ask(self, workers: int, reason: str) -> None:

@@ -13,8 +13,11 @@ SHOWN = 5
 
 def differences(values: Mapping[str, Any], others: Mapping[str, Any], *, worker: str, of: str) -> list[str]:
     """`torch.get_num_threads() is 2 on w1 and 1 on w0`, for everything that differs."""
-    return [f"{name} is {values.get(name, MISSING)} on {worker} and {others.get(name, MISSING)} on {of}"
-            for name in dict.fromkeys((*others, *values)) if values.get(name) != others.get(name)]
+    return [
+        f"{name} is {values.get(name, MISSING)} on {worker} and {others.get(name, MISSING)} on {of}"
+        for name in dict.fromkeys((*others, *values))
+        if values.get(name) != others.get(name)
+    ]
 
 
 def told(differing: list[str]) -> str:
@@ -28,9 +31,13 @@ def remedy(differing: list[str]) -> str:
     if any("seed=" in one for one in differing):
         return "Give stretto.join a seed that is the same on every worker, such as stretto.join(seed=0)"
     if all(one.startswith(CODE_OF) for one in differing):
-        return ("The file was changed after the job began: whoever joins would train with another script. Put it back as it was, "
-                "or start a new run with it")
+        return (
+            "The file was changed after the job began: whoever joins would train with another script. Put it back as it was, "
+            "or start a new run with it"
+        )
     if any(one.startswith("dataset") for one in differing):
-        return ("What is drawn before stretto.join is another one in every process: call random_split and the like after it, or "
-                "give them a generator with a seed")
+        return (
+            "What is drawn before stretto.join is another one in every process: call random_split and the like after it, or "
+            "give them a generator with a seed"
+        )
     return "Every worker must run the same script with the same arguments and data"

@@ -32,9 +32,8 @@ FDS = 4
 """A worker's descriptors, in this order: link, beat, standard output, standard error."""
 _MALLOC = {"MALLOC_TRIM_THRESHOLD_": (-1, 1 << 30), "MALLOC_MMAP_THRESHOLD_": (-3, 32 << 20), "MALLOC_TOP_PAD_": (-2, 64 << 20)}
 """What glibc is told for workers (`_keep_memory`): the variable that a user would set, mallopt's number for it, and the value."""
-WARM = ("torch", "torch.distributed", "torch.utils.data", "torch._dynamo", "numpy", "stretto.train.entry.worker")
+WARM = ("torch", "torch.distributed", "torch.utils.data", "torch._dynamo", "numpy", "stretto.train.entry.script_runner")
 """What workers need anyway. torch._dynamo is here because every optimizer imports it at its first step."""
-
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -219,7 +218,7 @@ def _live(request: dict[str, Any], fds: list[int], *, server: int, script: str, 
     os.environ["STRETTO_BEAT"] = str(beat)
     _reopen_streams()
     _set_threads(int(request.get("threads", 1)))
-    from stretto.train.entry.worker import run_script
+    from stretto.train.entry.script_runner import run_script
 
     return run_script(script, argv)
 

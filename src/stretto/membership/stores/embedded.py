@@ -10,8 +10,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from stretto.membership.stores.store import Change, Entry, Guard, Put, StoreError
-from stretto.membership.stores.table import Table
+from stretto.membership.stores.mvcc_table import MvccTable
+from stretto.membership.stores.store import Guard, Put, StoreChange, StoreEntry, StoreError
 
 BATCH = 256
 """Changes that a watch takes from the history at once."""
@@ -21,14 +21,14 @@ class EmbeddedStore:
     """A `Store`. The clock must be the one that `asyncio.sleep` follows; it is handed in so that tests can turn it."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic, history: int = 10_000) -> None:
-        self._table = Table(history=history)
+        self._table = MvccTable(history=history)
         self._clock = clock
         self._news = asyncio.Event()
         self._earlier = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def read(self, prefix: str) -> tuple[list[Entry], int]:
+    async def read(self, prefix: str) -> tuple[list[StoreEntry], int]:
         self._advance()
         return self._table.read(prefix), self._table.revision
 
@@ -55,7 +55,7 @@ class EmbeddedStore:
         self._table.revoke(lease)
         self._tell()
 
-    async def watch(self, prefix: str, *, after: int) -> AsyncIterator[Change]:
+    async def watch(self, prefix: str, *, after: int) -> AsyncIterator[StoreChange]:
         self._advance()
         place = self._table.place(after=after)
         while True:

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from stretto.core.errors import UsageError
-from stretto.membership.stores.store import Change, Compacted, Entry, Guard, Put, StoreError
+from stretto.membership.stores.store import Compacted, Guard, Put, StoreChange, StoreEntry, StoreError
 
 IDLE_S = 2.0
 """A watch on which nothing came asks for progress, so that a dead connection is found out."""
@@ -61,8 +61,15 @@ class EtcdOptions:
     answer_s: float = 0.6
 
     @staticmethod
-    def read(url: str, *, job: str, ca: Path | None = None, certificate: Path | None = None, key: Path | None = None,
-             answer_s: float = 0.6) -> EtcdOptions:
+    def read(
+        url: str,
+        *,
+        job: str,
+        ca: Path | None = None,
+        certificate: Path | None = None,
+        key: Path | None = None,
+        answer_s: float = 0.6,
+    ) -> EtcdOptions:
         """From `etcd://user:password@h1:2379,h2:2379/prefix`; `etcds://` for TLS without further files."""
         parts = urlsplit(url)
         credentials, _, hosts = parts.netloc.rpartition("@")
@@ -89,17 +96,19 @@ class EtcdStore:
 
     # ---- calls
 
-    async def read(self, prefix: str) -> tuple[list[Entry], int]:
+    async def read(self, prefix: str) -> tuple[list[StoreEntry], int]:
         rpc, low = self._rpc, self._key(prefix)
         request = rpc.RangeRequest(key=low, range_end=_end(low))
         answer = await self._ask(rpc.KVStub, "Range", request, repeat=True)
-        entries = [Entry(self._name(kv.key), kv.value.decode(), kv.mod_revision, kv.create_revision) for kv in answer.kvs]
+        entries = [StoreEntry(self._name(kv.key), kv.value.decode(), kv.mod_revision, kv.create_revision) for kv in answer.kvs]
         return sorted(entries, key=lambda entry: entry.key), int(answer.header.revision)
 
     async def commit(self, puts: Sequence[Put], *, guards: Sequence[Guard] = ()) -> int | None:
         rpc = self._rpc
-        compare = [rpc.Compare(key=self._key(guard.key), target=rpc.Compare.MOD, result=rpc.Compare.EQUAL,
-                               mod_revision=guard.revision) for guard in guards]
+        compare = [
+            rpc.Compare(key=self._key(guard.key), target=rpc.Compare.MOD, result=rpc.Compare.EQUAL, mod_revision=guard.revision)
+            for guard in guards
+        ]
         request = rpc.TxnRequest(compare=compare, success=[self._operation(put) for put in puts])
         try:
             answer = await self._ask(rpc.KVStub, "Txn", request)
@@ -134,7 +143,7 @@ class EtcdStore:
             if "lease not found" not in str(error):
                 raise
 
-    async def watch(self, prefix: str, *, after: int) -> AsyncIterator[Change]:
+    async def watch(self, prefix: str, *, after: int) -> AsyncIterator[StoreChange]:
         """Ends with `StoreError` when the connection is lost: begin again after the last revision that was seen."""
         rpc, low = self._rpc, self._key(prefix)
         create = rpc.WatchCreateRequest(key=low, range_end=_end(low), start_revision=after + 1)
@@ -163,7 +172,7 @@ class EtcdStore:
 
     # ---- watching
 
-    async def _next_changes(self, call: Any, requests: asyncio.Queue[Any]) -> list[Change]:
+    async def _next_changes(self, call: Any, requests: asyncio.Queue[Any]) -> list[StoreChange]:
         rpc = self._rpc
         response = asyncio.ensure_future(call.read())
         try:
@@ -177,15 +186,19 @@ class EtcdStore:
             response.cancel()
         return self._changes(response.result())
 
-    def _changes(self, response: Any) -> list[Change]:
+    def _changes(self, response: Any) -> list[StoreChange]:
         if not hasattr(response, "events"):
             raise StoreError("etcd has ended the watch")
         if response.compact_revision:
             raise Compacted(f"etcd has compacted its history up to revision {response.compact_revision}")
         if response.canceled:
             raise StoreError(f"etcd has cancelled the watch: {response.cancel_reason}")
-        return [Change(self._name(event.kv.key), None if event.type == event.DELETE else event.kv.value.decode(),
-                       event.kv.mod_revision) for event in response.events]
+        return [
+            StoreChange(
+                self._name(event.kv.key), None if event.type == event.DELETE else event.kv.value.decode(), event.kv.mod_revision
+            )
+            for event in response.events
+        ]
 
     # ---- keys
 
@@ -242,11 +255,18 @@ class EtcdStore:
     def _channel(self, index: int) -> Any:
         if index not in self._channels:
             endpoint = self._options.endpoints[index]
-            options = [("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 2_000),
-                       ("grpc.max_reconnect_backoff_ms", 500), ("grpc.initial_reconnect_backoff_ms", 100)]
+            options = [
+                ("grpc.keepalive_time_ms", 10_000),
+                ("grpc.keepalive_timeout_ms", 2_000),
+                ("grpc.max_reconnect_backoff_ms", 500),
+                ("grpc.initial_reconnect_backoff_ms", 100),
+            ]
             rpc = self._rpc
-            self._channels[index] = (rpc.secure_channel(endpoint, self._credentials(), options=options) if self._tls
-                                     else rpc.insecure_channel(endpoint, options=options))
+            self._channels[index] = (
+                rpc.secure_channel(endpoint, self._credentials(), options=options)
+                if self._tls
+                else rpc.insecure_channel(endpoint, options=options)
+            )
         return self._channels[index]
 
     def _credentials(self) -> Any:
@@ -259,8 +279,11 @@ class EtcdStore:
                 raise UsageError(f"cannot read the {what} {path}: {error.strerror}") from error
 
         options = self._options
-        return grpc.ssl_channel_credentials(content(options.ca, "CA certificate"), content(options.key, "client key"),  # pyright: ignore
-                                            content(options.certificate, "client certificate"))
+        return grpc.ssl_channel_credentials(
+            content(options.ca, "CA certificate"),
+            content(options.key, "client key"),  # pyright: ignore
+            content(options.certificate, "client certificate"),
+        )
 
     async def _metadata(self, index: int) -> tuple[tuple[str, str], ...]:
         options, rpc = self._options, self._rpc

@@ -23,7 +23,7 @@ class Compacted(StoreError):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoreEntry:
     key: str
     value: str
     revision: int
@@ -33,7 +33,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StoreChange:
     key: str
     value: str | None
     """None when the key was deleted or its lease ran out."""
@@ -59,7 +59,7 @@ class Put:
 class Store(Protocol):
     """All calls may raise `StoreError`."""
 
-    async def read(self, prefix: str) -> tuple[list[Entry], int]:
+    async def read(self, prefix: str) -> tuple[list[StoreEntry], int]:
         """All entries under the prefix, sorted by key, and the revision that they were read at."""
         ...
 
@@ -67,7 +67,7 @@ class Store(Protocol):
         """All writes or none. The new revision, or None where a guard did not hold."""
         ...
 
-    def watch(self, prefix: str, *, after: int) -> AsyncIterator[Change]:
+    def watch(self, prefix: str, *, after: int) -> AsyncIterator[StoreChange]:
         """Every change under the prefix with a revision above `after`, in order."""
         ...
 

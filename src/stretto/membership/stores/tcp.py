@@ -21,7 +21,7 @@ from typing import Any
 
 from stretto.core.errors import Refused
 from stretto.membership.stores.embedded import EmbeddedStore
-from stretto.membership.stores.store import Change, Compacted, Entry, Guard, Put, StoreError
+from stretto.membership.stores.store import Compacted, Guard, Put, StoreChange, StoreEntry, StoreError
 
 LINE = 1 << 22
 """Bytes in one message; a roster of a thousand workers is about a tenth of that."""
@@ -184,13 +184,16 @@ class TcpStore:
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._streams: dict[int, asyncio.Queue[dict[str, Any]]] = {}
 
-    async def read(self, prefix: str) -> tuple[list[Entry], int]:
+    async def read(self, prefix: str) -> tuple[list[StoreEntry], int]:
         entries, revision = await self._ask("read", prefix=prefix)
-        return [Entry(**entry) for entry in entries], int(revision)
+        return [StoreEntry(**entry) for entry in entries], int(revision)
 
     async def commit(self, puts: Sequence[Put], *, guards: Sequence[Guard] = ()) -> int | None:
-        return await self._ask("commit", puts=[[put.key, put.value, put.lease] for put in puts],
-                               guards=[[guard.key, guard.revision] for guard in guards])
+        return await self._ask(
+            "commit",
+            puts=[[put.key, put.value, put.lease] for put in puts],
+            guards=[[guard.key, guard.revision] for guard in guards],
+        )
 
     async def grant(self, ttl_s: float) -> int:
         return int(await self._ask("grant", ttl_s=ttl_s))
@@ -201,7 +204,7 @@ class TcpStore:
     async def revoke(self, lease: int) -> None:
         await self._ask("revoke", lease=lease)
 
-    async def watch(self, prefix: str, *, after: int) -> AsyncIterator[Change]:
+    async def watch(self, prefix: str, *, after: int) -> AsyncIterator[StoreChange]:
         number = next(self._numbers)
         stream = self._streams[number] = asyncio.Queue[dict[str, Any]](AHEAD)
         try:
@@ -211,7 +214,7 @@ class TcpStore:
                 if "change" not in message:
                     _value(message)
                 key, value, revision = message["change"]
-                yield Change(key, value, revision)
+                yield StoreChange(key, value, revision)
         finally:
             del self._streams[number]
             if self._writer is not None:
@@ -273,8 +276,9 @@ class TcpStore:
         answer = await _read(reader)
         expected = proof(self._token, challenge=challenge, role="server")
         if not answer.get("ok") or not hmac.compare_digest(str(answer.get("proof", "")), expected):
-            raise Refused(f"the store at {self._place} does not know this job's token: start all agents of a job with the "
-                          f"same token")
+            raise Refused(
+                f"the store at {self._place} does not know this job's token: start all agents of a job with the same token"
+            )
 
     async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         broken = StoreError(f"the connection to the store at {self._place} was lost")
@@ -314,4 +318,3 @@ def _value(message: dict[str, Any]) -> Any:
     if "error" in message:
         raise StoreError(message["error"])
     return message["ok"]
-

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from stretto.scheduling.allocate import Setting, allocate
-from stretto.scheduling.options import Floats
-from stretto.scheduling.words import Allocation, Job, Node
+from stretto.scheduling.candidate_sizes import Floats
+from stretto.scheduling.types import ClusterNode, SchedulableJob, SlotAllocation
 
 THRESHOLD = 0.5
 """S: below this, a worker is better left idle."""
@@ -24,13 +24,13 @@ MARGIN = 0.1
 
 
 def efficiency(
-    jobs: Sequence[Job],
-    nodes: Sequence[Node],
-    now: Allocation,
+    jobs: Sequence[SchedulableJob],
+    nodes: Sequence[ClusterNode],
+    now: SlotAllocation,
     time_s: float,
     *,
     threshold: float = THRESHOLD,
-) -> Allocation:
+) -> SlotAllocation:
     return allocate(jobs, nodes, now, time_s, lambda setting: _value(setting, threshold))
 
 

@@ -10,15 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stretto.core.text import quantity
-from stretto.scheduling.placing import Quotas, free_slots, one_kind, still_valid
-from stretto.scheduling.words import Allocation, Job, Node, size
+from stretto.scheduling.slots import Quotas, free_slots, one_kind, still_valid
+from stretto.scheduling.types import ClusterNode, SchedulableJob, SlotAllocation, size
 
 PATIENCE_S = 4 * 3600.0
 
 
 def fifo(
-    jobs: Sequence[Job], nodes: Sequence[Node], now: Allocation, time_s: float, *, patience_s: float = PATIENCE_S
-) -> Allocation:
+    jobs: Sequence[SchedulableJob],
+    nodes: Sequence[ClusterNode],
+    now: SlotAllocation,
+    time_s: float,
+    *,
+    patience_s: float = PATIENCE_S,
+) -> SlotAllocation:
     places = still_valid(jobs, nodes, now)
     free = free_slots(nodes, places)
     quotas = Quotas(jobs)
@@ -46,4 +51,4 @@ def fifo(
         else:
             reasons[job.name] = f"needs {quantity(wanted, 'slot')}, {sum(free.values())} are free"
             blocked = time_s - job.arrival_s > patience_s
-    return Allocation(places, reasons)
+    return SlotAllocation(places, reasons)

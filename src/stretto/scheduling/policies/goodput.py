@@ -23,14 +23,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stretto.scheduling.allocate import Setting, allocate
-from stretto.scheduling.lengths import Seen, gittins, work_left
+from stretto.scheduling.candidate_sizes import Floats
+from stretto.scheduling.length_estimates import LengthHistory, gittins, work_left
 from stretto.scheduling.lookahead import pieces, worths
-from stretto.scheduling.options import Floats
-from stretto.scheduling.words import Allocation, Job, Node
+from stretto.scheduling.types import ClusterNode, SchedulableJob, SlotAllocation
 
 
 @dataclass(frozen=True, slots=True)
-class Tuning:
+class GoodputTuning:
     guess: float = 0.6
     """Exponent of the ranks by length that a look ahead begins with: between equal shares (0) and one after the other."""
     last: float = 1.0
@@ -53,11 +53,18 @@ class Tuning:
     """How much more a job counts that can only just meet its deadline."""
 
 
-DEFAULT = Tuning()
+DEFAULT = GoodputTuning()
 
 
-def goodput(jobs: Sequence[Job], nodes: Sequence[Node], now: Allocation, time_s: float, *, tuning: Tuning = DEFAULT) -> Allocation:
-    seen = now.memory if isinstance(now.memory, Seen) else Seen()
+def goodput(
+    jobs: Sequence[SchedulableJob],
+    nodes: Sequence[ClusterNode],
+    now: SlotAllocation,
+    time_s: float,
+    *,
+    tuning: GoodputTuning = DEFAULT,
+) -> SlotAllocation:
+    seen = now.memory if isinstance(now.memory, LengthHistory) else LengthHistory()
     names = {job.name for job in jobs}
     ended = seen.without([name for name in seen.running if name not in names], time_s)
     settings: list[Setting] = []
@@ -70,22 +77,22 @@ def goodput(jobs: Sequence[Job], nodes: Sequence[Node], now: Allocation, time_s:
     starving = [job.name for job in jobs if not now.of(job.name) and _waited_s(job, time_s) > tuning.starving_s]
     answer = allocate(jobs, nodes, now, time_s, value_of, must=starving, everybody=True)
     running = {name: how for setting in settings for name, how in _running(setting, answer)}
-    return replace(answer, memory=Seen(time_s, running, ended))
+    return replace(answer, memory=LengthHistory(time_s, running, ended))
 
 
-def _running(setting: Setting, answer: Allocation) -> Iterator[tuple[str, tuple[float, float]]]:
+def _running(setting: Setting, answer: SlotAllocation) -> Iterator[tuple[str, tuple[float, float]]]:
     """How far every job has come, and how fast it will go on."""
     for row, (job, done_s) in enumerate(zip(setting.jobs, _done_s(setting).tolist(), strict=True)):
         here = setting.table.size == answer.workers(job.name)
         yield job.name, (done_s, float(setting.table.speed[row, here].max(initial=0.0)))
 
 
-def _waited_s(job: Job, time_s: float) -> float:
+def _waited_s(job: SchedulableJob, time_s: float) -> float:
     """Since it arrived, or since it was taken off the cluster."""
     return time_s - (job.arrival_s if job.changed_s is None else job.changed_s)
 
 
-def value(setting: Setting, tuning: Tuning = DEFAULT, ended: Sequence[float] = ()) -> Floats:
+def value(setting: Setting, tuning: GoodputTuning = DEFAULT, ended: Sequence[float] = ()) -> Floats:
     """What every option of every job is worth."""
     left = work_left(setting.jobs)
     left_s, presumed = _left_s(setting, left), int(np.isnan(left).sum())
@@ -113,7 +120,7 @@ def _done_s(setting: Setting) -> Floats:
     )
 
 
-def _presumed_s(setting: Setting, tuning: Tuning, ended: Sequence[float]) -> Floats:
+def _presumed_s(setting: Setting, tuning: GoodputTuning, ended: Sequence[float]) -> Floats:
     """For jobs of unknown length: by those that have ended, or as long again as the class that they have reached."""
     attained = np.array([max(job.attained_s, 1.0) for job in setting.jobs])
     level = np.clip(np.ceil(np.log(attained / tuning.first_s) / np.log(tuning.factor)), 0, tuning.classes)
@@ -129,7 +136,7 @@ def _ranks(setting: Setting, length: Floats) -> Floats:
     return ranks
 
 
-def _worths(setting: Setting, length: Floats, presumed: int, tuning: Tuning) -> Floats:
+def _worths(setting: Setting, length: Floats, presumed: int, tuning: GoodputTuning) -> Floats:
     table = setting.table
     capacity = float(sum(group.capacity for group in table.groups))
     ranks = _ranks(setting, length)
@@ -139,14 +146,14 @@ def _worths(setting: Setting, length: Floats, presumed: int, tuning: Tuning) -> 
     return worths(ranks**tuning.guess, apart, pieces(table.later, table.size), capacity, last=last)
 
 
-def _belief(setting: Setting, presumed: int, tuning: Tuning) -> float:
+def _belief(setting: Setting, presumed: int, tuning: GoodputTuning) -> float:
     """Exponent of the worths, one for all jobs: 1 where all lengths are known or few jobs are there, less in a crowd."""
     slots = sum(group.capacity for group in setting.table.groups)
     jobs = len(setting.jobs)
     return 1.0 - presumed / jobs * (1.0 - min(1.0, tuning.crowd * slots / jobs))
 
 
-def _importance(setting: Setting, left_s: Floats, tuning: Tuning) -> Floats:
+def _importance(setting: Setting, left_s: Floats, tuning: GoodputTuning) -> Floats:
     """Priorities, and deadlines that are near: 1 with time to spare, up to `urgency` when only its largest size can meet it."""
     priority = np.array([max(job.priority, 1e-6) for job in setting.jobs])
     fastest = np.maximum(setting.table.speed.max(axis=1, initial=0.0), 1e-9)
@@ -155,7 +162,7 @@ def _importance(setting: Setting, left_s: Floats, tuning: Tuning) -> Floats:
     return priority * (1.0 + (tuning.urgency - 1.0) * np.clip(need, 0.0, 1.0) * (need <= 1.0))
 
 
-def effective_speed(setting: Setting, left_s: Floats, tuning: Tuning) -> Floats:
+def effective_speed(setting: Setting, left_s: Floats, tuning: GoodputTuning) -> Floats:
     """The speed of every option with the cost of getting there."""
     speed, size, held = setting.table.speed, setting.table.size[None, :], setting.held[:, None]
     known = np.isfinite(left_s)[:, None]
@@ -168,7 +175,7 @@ def effective_speed(setting: Setting, left_s: Floats, tuning: Tuning) -> Floats:
     return np.where(here, speed, np.maximum(changed, 0.0))
 
 
-def _factors(setting: Setting, tuning: Tuning) -> tuple[Floats, Floats]:
+def _factors(setting: Setting, tuning: GoodputTuning) -> tuple[Floats, Floats]:
     """What a change counts, for each job: on a size that is new to it, and on one that it has been on before."""
     pause = np.array([max(job.pause_s, 0.0) for job in setting.jobs])
     age = np.array([max(setting.time_s - job.arrival_s, 0.0) for job in setting.jobs])

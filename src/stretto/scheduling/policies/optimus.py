@@ -12,11 +12,11 @@ import heapq
 from collections.abc import Callable, Sequence
 
 from stretto.core.text import quantity
-from stretto.scheduling.placing import Quotas, free_slots, one_kind, still_valid
-from stretto.scheduling.words import Allocation, Job, Node, Placement, size
+from stretto.scheduling.slots import Quotas, free_slots, one_kind, still_valid
+from stretto.scheduling.types import ClusterNode, Placement, SchedulableJob, SlotAllocation, size
 
 
-def optimus(jobs: Sequence[Job], nodes: Sequence[Node], now: Allocation, time_s: float) -> Allocation:
+def optimus(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], now: SlotAllocation, time_s: float) -> SlotAllocation:
     kept = still_valid(jobs, nodes, now)
     fixed = {job.name: size(kept[job.name]) for job in jobs if job.pinned and job.name in kept}
     counts, reasons = _sizes(jobs, nodes, fixed, kept)
@@ -39,7 +39,7 @@ def optimus(jobs: Sequence[Job], nodes: Sequence[Node], now: Allocation, time_s:
             places[job.name] = placement
         else:
             reasons[job.name] = f"waits: no kind of node has {counts[job.name]} free slots"
-    return Allocation(places, reasons)
+    return SlotAllocation(places, reasons)
 
 
 def _part(placement: Placement, most: int) -> Placement:
@@ -53,8 +53,8 @@ def _part(placement: Placement, most: int) -> Placement:
 
 
 def _sizes(
-    jobs: Sequence[Job],
-    nodes: Sequence[Node],
+    jobs: Sequence[SchedulableJob],
+    nodes: Sequence[ClusterNode],
     fixed: dict[str, int],
     kept: dict[str, Placement],
 ) -> tuple[dict[str, int], dict[str, str]]:
@@ -77,7 +77,7 @@ def _sizes(
         else:
             reasons[job.name] = f"needs {quantity(job.least, 'slot')}, {free} are free"
     predict = {job.name: _predictor(job, nodes) for job in ordered}
-    heap: list[tuple[float, int, Job]] = []
+    heap: list[tuple[float, int, SchedulableJob]] = []
     for place, job in enumerate(ordered):
         if counts[job.name]:
             _push(heap, place, job, counts[job.name], predict[job.name])
@@ -93,13 +93,19 @@ def _sizes(
     return counts, reasons
 
 
-def _push(heap: list[tuple[float, int, Job]], place: int, job: Job, count: int, predict: Callable[[int], float | None]) -> None:
+def _push(
+    heap: list[tuple[float, int, SchedulableJob]],
+    place: int,
+    job: SchedulableJob,
+    count: int,
+    predict: Callable[[int], float | None],
+) -> None:
     here, there = predict(count), predict(count + 1) if count < job.most else None
     if here is not None and there is not None and here > there:
         heapq.heappush(heap, (there - here, place, job))
 
 
-def _predictor(job: Job, nodes: Sequence[Node]) -> Callable[[int], float | None]:
+def _predictor(job: SchedulableJob, nodes: Sequence[ClusterNode]) -> Callable[[int], float | None]:
     """Remaining seconds on so many workers."""
     oracle, left = job.step_s, job.steps_left
     if oracle is not None and left is not None:

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from stretto.batching.goodput import GoodputModel, goodputs
 from stretto.core.text import quantity
-from stretto.scheduling.genetic import Effort, Floats, Limits, States, search
-from stretto.scheduling.placing import Quotas, still_valid
-from stretto.scheduling.words import Allocation, Job, Node, Placement, size
+from stretto.scheduling.genetic import Effort, Floats, SearchLimits, States, search
+from stretto.scheduling.slots import Quotas, still_valid
+from stretto.scheduling.types import ClusterNode, Placement, SchedulableJob, SlotAllocation, size
 
 RESTART_S = 30.0
 REMEMBERED = 4096
@@ -37,16 +37,16 @@ class Front:
 
 
 def pollux(
-    jobs: Sequence[Job],
-    nodes: Sequence[Node],
-    now: Allocation,
+    jobs: Sequence[SchedulableJob],
+    nodes: Sequence[ClusterNode],
+    now: SlotAllocation,
     time_s: float,
     *,
     seed: int = 0,
     effort: Effort | None = None,
-) -> Allocation:
+) -> SlotAllocation:
     if not jobs or not nodes:
-        return Allocation()
+        return SlotAllocation()
     kept = still_valid(jobs, nodes, now)
     held = {job.name for job in jobs if job.name in kept and (job.pinned or not job.preemptible)}
     ordered = sorted(jobs, key=lambda job: (job.name not in held, job.attained_s, job.arrival_s))
@@ -62,10 +62,10 @@ def pollux(
     reasons = {
         job.name: f"fittest of {len(states)} allocations: {quantity(size(places.get(job.name, ())), 'worker')}" for job in ordered
     }
-    return Allocation(places, reasons, memory)
+    return SlotAllocation(places, reasons, memory)
 
 
-def _state(jobs: Sequence[Job], nodes: Sequence[Node], places: dict[str, Placement]) -> States:
+def _state(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], places: dict[str, Placement]) -> States:
     column = {node.name: place for place, node in enumerate(nodes)}
     state = np.zeros((len(jobs), len(nodes)), dtype=np.int16)
     for row, job in enumerate(jobs):
@@ -74,7 +74,7 @@ def _state(jobs: Sequence[Job], nodes: Sequence[Node], places: dict[str, Placeme
     return state
 
 
-def _places(jobs: Sequence[Job], nodes: Sequence[Node], state: NDArray[np.int16]) -> dict[str, Placement]:
+def _places(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], state: NDArray[np.int16]) -> dict[str, Placement]:
     return {
         job.name: tuple((nodes[column].name, int(row[column])) for column in np.flatnonzero(row).tolist())
         for job, row in zip(jobs, state, strict=True)
@@ -82,9 +82,9 @@ def _places(jobs: Sequence[Job], nodes: Sequence[Node], state: NDArray[np.int16]
     }
 
 
-def _limits(jobs: Sequence[Job], nodes: Sequence[Node], base: States, held: set[str]) -> Limits:
+def _limits(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], base: States, held: set[str]) -> SearchLimits:
     kinds = sorted({node.kind for node in nodes})
-    return Limits(
+    return SearchLimits(
         base=base,
         capacity=np.array([node.slots for node in nodes]),
         least=np.array([job.least for job in jobs]),
@@ -94,7 +94,7 @@ def _limits(jobs: Sequence[Job], nodes: Sequence[Node], base: States, held: set[
     )
 
 
-def _start(memory: object, jobs: Sequence[Job], nodes: Sequence[Node], base: States) -> States:
+def _start(memory: object, jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], base: States) -> States:
     if not isinstance(memory, Front):
         return base[None].copy()
     rows = {name: place for place, name in enumerate(memory.jobs)}
@@ -108,7 +108,7 @@ def _start(memory: object, jobs: Sequence[Job], nodes: Sequence[Node], base: Sta
     return states
 
 
-def _within_quotas(jobs: Sequence[Job], places: dict[str, Placement], held: set[str]) -> dict[str, Placement]:
+def _within_quotas(jobs: Sequence[SchedulableJob], places: dict[str, Placement], held: set[str]) -> dict[str, Placement]:
     """The search knows no quotas: a job beyond its owner's is cut to what is left, or waits."""
     quotas = Quotas(jobs)
     for job in jobs:
@@ -133,7 +133,7 @@ def _within_quotas(jobs: Sequence[Job], places: dict[str, Placement], held: set[
 class _Fitness:
     """Both objectives of many solutions at once, from one table of speed-ups: (job, spread or not, workers)."""
 
-    def __init__(self, jobs: Sequence[Job], nodes: Sequence[Node], base: States, time_s: float):
+    def __init__(self, jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], base: States, time_s: float):
         slots = sum(node.slots for node in nodes)
         self.capacity = np.array([node.slots for node in nodes])
         self.base = base
@@ -164,7 +164,7 @@ _tables: dict[tuple[GoodputModel, int, int], Floats] = {}
 _fair: dict[tuple[GoodputModel, int], float] = {}
 
 
-def _speedups(job: Job, kind: str, most: int, fair: int, slots: int) -> Floats:
+def _speedups(job: SchedulableJob, kind: str, most: int, fair: int, slots: int) -> Floats:
     """(within a node or across, 0…most workers) relative to a fair share; linear for a job that has never been measured."""
     model = job.model(kind)
     if model is None:

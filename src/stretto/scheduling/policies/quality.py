@@ -14,8 +14,8 @@ from itertools import pairwise
 import numpy as np
 
 from stretto.scheduling.allocate import Setting, allocate
-from stretto.scheduling.options import Floats
-from stretto.scheduling.words import Allocation, Job, Node
+from stretto.scheduling.candidate_sizes import Floats
+from stretto.scheduling.types import ClusterNode, SchedulableJob, SlotAllocation
 
 RECENT = 8
 """Reports that count as recent; each counts half as much as the one after it."""
@@ -23,14 +23,14 @@ LEAST_SHARE = 0.02
 """A job whose loss has stopped falling still counts this share of the fastest, so that it ends at all."""
 
 
-def quality(jobs: Sequence[Job], nodes: Sequence[Node], now: Allocation, time_s: float) -> Allocation:
+def quality(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], now: SlotAllocation, time_s: float) -> SlotAllocation:
     answer = allocate(jobs, nodes, now, time_s, _value)
     falls = {job.name: fall(job) for job in jobs}
     reasons = {name: text + _said(falls.get(name)) for name, text in answer.reasons.items()}
-    return Allocation(answer.places, reasons)
+    return SlotAllocation(answer.places, reasons)
 
 
-def fall(job: Job) -> float | None:
+def fall(job: SchedulableJob) -> float | None:
     """The recent fall of the loss per second, relative to its whole fall so far; None if too little was reported."""
     known = [(time_s, loss) for time_s, loss in job.losses if np.isfinite(loss) and np.isfinite(time_s)]
     if len(known) < 2:

@@ -11,26 +11,26 @@ from collections.abc import Sequence
 from typing import cast
 
 from stretto.core.text import quantity
-from stretto.scheduling.placing import Quotas, free_slots, one_kind, still_valid
-from stretto.scheduling.words import Allocation, Job, Node, size
+from stretto.scheduling.slots import Quotas, free_slots, one_kind, still_valid
+from stretto.scheduling.types import ClusterNode, SchedulableJob, SlotAllocation, size
 
 THRESHOLD_S = 16 * 3600.0
 """Slot-seconds: the published simulation's single threshold."""
 
 
 def tiresias(
-    jobs: Sequence[Job],
-    nodes: Sequence[Node],
-    now: Allocation,
+    jobs: Sequence[SchedulableJob],
+    nodes: Sequence[ClusterNode],
+    now: SlotAllocation,
     time_s: float,
     *,
     threshold_s: float = THRESHOLD_S,
-) -> Allocation:
+) -> SlotAllocation:
     order, demoted = _queues(jobs, now, threshold_s)
     kept = still_valid(jobs, nodes, now)
     total = sum(node.slots for node in nodes)
     quotas = Quotas(jobs)
-    running: list[Job] = []
+    running: list[SchedulableJob] = []
     reasons: dict[str, str] = {}
     for job in sorted(order, key=lambda job: not (job.name in kept and (job.pinned or not job.preemptible))):
         count = _size(job)
@@ -54,10 +54,10 @@ def tiresias(
             kept[job.name] = placement
         queue = "second" if job.name in demoted else "first"
         reasons[job.name] = f"in the {queue} queue with {job.attained_s:.0f} slot-seconds attained"
-    return Allocation(kept, reasons, memory=tuple(demoted))
+    return SlotAllocation(kept, reasons, memory=tuple(demoted))
 
 
-def _queues(jobs: Sequence[Job], now: Allocation, threshold_s: float) -> tuple[list[Job], list[str]]:
+def _queues(jobs: Sequence[SchedulableJob], now: SlotAllocation, threshold_s: float) -> tuple[list[SchedulableJob], list[str]]:
     """All jobs in the order of service, and the names of the demoted ones in the order of their demotion."""
     arrivals = sorted(jobs, key=lambda job: (-job.priority, job.arrival_s))
     known = {job.name: job for job in jobs}
@@ -69,5 +69,5 @@ def _queues(jobs: Sequence[Job], now: Allocation, threshold_s: float) -> tuple[l
     return [job for job in arrivals if job.name not in late] + [known[name] for name in demoted], demoted
 
 
-def _size(job: Job) -> int:
+def _size(job: SchedulableJob) -> int:
     return min(max(job.wanted or job.least, job.least), job.most)

@@ -11,16 +11,26 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from stretto.core.errors import StrettoError
-from stretto.server.api.hub import TooMany
 from stretto.server.api.security import problem
+from stretto.server.api.sse import TooMany
 from stretto.server.jobs.state import Changed, Conflict
-from stretto.server.storage.records import StorageDown
-from stretto.server.wording import place, words
+from stretto.server.storage.repository import StorageDown
+from stretto.server.validation_messages import place, words
 
 log = logging.getLogger("stretto.server")
 
-TITLES = {400: "bad request", 403: "not allowed", 404: "not found", 405: "wrong method", 409: "conflict", 412: "changed meanwhile",
-          415: "wrong type", 422: "not valid", 429: "too many", 503: "not available"}  # fmt: skip
+TITLES = {
+    400: "bad request",
+    403: "not allowed",
+    404: "not found",
+    405: "wrong method",
+    409: "conflict",
+    412: "changed meanwhile",
+    415: "wrong type",
+    422: "not valid",
+    429: "too many",
+    503: "not available",
+}
 MOST_ERRORS = 20
 
 

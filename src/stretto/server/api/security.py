@@ -65,7 +65,7 @@ class TooLarge(Exception):
 
 
 @dataclass(slots=True)
-class Gate:
+class SecurityMiddleware:
     """The ASGI middleware."""
 
     app: ASGIApp

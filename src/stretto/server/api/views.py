@@ -8,17 +8,17 @@ from typing import Any
 
 from stretto.clusters.base import NodeInfo
 from stretto.server import models
-from stretto.server.jobs.known import Known
+from stretto.server.jobs.command import note
+from stretto.server.jobs.run_progress import RunProgress
 from stretto.server.jobs.state import Record
-from stretto.server.jobs.work import note
 from stretto.server.models import JobState
 from stretto.server.spec import JobSpec, scrub
-from stretto.server.storage.records import Stored
+from stretto.server.storage.repository import Stored
 
 OTHER = "other"
 
 
-def summary(record: Record, known: Known, *, reason: str) -> dict[str, Any]:
+def summary(record: Record, known: RunProgress, *, reason: str) -> dict[str, Any]:
     """A line of the list of jobs, as plain values: this is the hot path of lists and streams."""
     progress = known.progress(steps=record.spec.steps)
     elastic = record.spec.elastic
@@ -48,13 +48,14 @@ def summary(record: Record, known: Known, *, reason: str) -> dict[str, Any]:
         "restarts": record.restarts,
         "pause_ms": record.pause_ms,
         "reason": "" if record.state.ended else reason,
-        "note": f"stalled: {known.stalled}" if known.stalled and not record.state.ended
-                else note(record.spec, state=record.state, steps=known.step),
+        "note": f"stalled: {known.stalled}"
+        if known.stalled and not record.state.ended
+        else note(record.spec, state=record.state, steps=known.step),
         "error": scrub(record.error, record.spec.secrets()) if record.error else None,
     }
 
 
-def job(record: Record, known: Known, *, reason: str, cost: float) -> models.Job:
+def job(record: Record, known: RunProgress, *, reason: str, cost: float) -> models.Job:
     return models.Job(
         **summary(record, known, reason=reason),
         spec=record.spec.masked(),

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stretto.core.text import quantity
-from stretto.server.decisions.forecast import Asked, Forecast, before, forecast
+from stretto.server.decisions.forecast import Forecast, ForecastRequest, before, forecast
 from stretto.server.decisions.snapshot import limits, never
-from stretto.server.jobs.known import Known
+from stretto.server.jobs.command import note
+from stretto.server.jobs.run_progress import RunProgress
 from stretto.server.jobs.state import Record
-from stretto.server.jobs.work import note
 from stretto.server.models import Competitor, Explanation, JobState
 
 MOST_NAMED = 5
@@ -78,10 +78,10 @@ class Said:
 
 def explain(
     record: Record,
-    known: Known,
+    known: RunProgress,
     *,
     others: Sequence[Record],
-    knowns: Mapping[str, Known],
+    knowns: Mapping[str, RunProgress],
     slots: int,
     now: float,
     reason: str,
@@ -99,8 +99,20 @@ def explain(
     free = max(0, slots - record.wanted - sum(other.wanted for other in held))
     own = quota - sum(other.wanted for other in held if other.tenant == record.tenant) if quota is not None else None
     shrink = resizes and any(limits(other, knowns[other.id])[0] < other.wanted for other in held)
-    scene = Scene(record, least, most, why, slots, free, _competitors(held, tenant), reason, own, steps=known.step, shrink=shrink,
-                  never=never(record, known, slots=slots, quota=quota))  # fmt: skip
+    scene = Scene(
+        record,
+        least,
+        most,
+        why,
+        slots,
+        free,
+        _competitors(held, tenant),
+        reason,
+        own,
+        steps=known.step,
+        shrink=shrink,
+        never=never(record, known, slots=slots, quota=quota),
+    )
     said = _say(scene)
 
     def lasts(one: Record) -> float | None:
@@ -109,7 +121,9 @@ def explain(
         left = (known if one.id == record.id else knowns[one.id]).remaining_s(steps=one.spec.steps)
         return lasted(one) if left is None and one.started_at is None else left
 
-    asked = Asked(slots, now, resizes, lambda one: least if one.id == record.id else limits(one, knowns[one.id])[0], lasts)
+    asked = ForecastRequest(
+        slots, now, resizes, lambda one: least if one.id == record.id else limits(one, knowns[one.id])[0], lasts
+    )
     ahead = before(record, others)
     expected = Forecast() if scene.never else forecast(record, held=held, ahead=ahead, asked=asked)
     sentence = f"{said.text}{_when(record, expected, [*held, *ahead], now, tenant, never=bool(scene.never))}."
@@ -216,9 +230,7 @@ def _say_running(scene: Scene) -> Said:
     return Said(text, "policy", ("a changed model or progress of the job", f"`stretto scale {record.id} {most}`"))
 
 
-def _when(
-    record: Record, expected: Forecast, others: Sequence[Record], now: float, tenant: str | None, *, never: bool
-) -> str:  # fmt: skip
+def _when(record: Record, expected: Forecast, others: Sequence[Record], now: float, tenant: str | None, *, never: bool) -> str:
     """The expected start of a job that waits, and the expected finish, as the end of the sentence."""
     words = ""
     if record.state is JobState.QUEUED and expected.start is not None:

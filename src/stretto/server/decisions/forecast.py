@@ -24,7 +24,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ForecastRequest:
     """What a forecast goes by."""
 
     slots: int
@@ -37,7 +37,7 @@ class Asked:
     """The seconds that a job still has to train, where that can be known."""
 
 
-def forecast(record: Record, *, held: Sequence[Record], ahead: Sequence[Record], asked: Asked) -> Forecast:
+def forecast(record: Record, *, held: Sequence[Record], ahead: Sequence[Record], asked: ForecastRequest) -> Forecast:
     """`held` are the others that have slots, `ahead` those that wait and come before this one, in order."""
     if record.state.ended:
         return Forecast(record.started_at, record.ended_at)
@@ -59,7 +59,7 @@ def before(record: Record, others: Sequence[Record]) -> list[Record]:
     return sorted((one for one in others if one.state is JobState.QUEUED and turn(one) < turn(record)), key=turn)
 
 
-def _start(queue: Sequence[Record], held: Sequence[Record], asked: Asked) -> tuple[float | None, tuple[str, ...]]:
+def _start(queue: Sequence[Record], held: Sequence[Record], asked: ForecastRequest) -> tuple[float | None, tuple[str, ...]]:
     """When the last of the queue gets its fewest workers: each as soon as there is room, in order; ends make room."""
     kept = {one.id: min(one.wanted, asked.least(one)) if asked.resizes else one.wanted for one in held}
     room = asked.slots - sum(kept.values())

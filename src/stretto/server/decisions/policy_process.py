@@ -14,12 +14,12 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from stretto.batching.goodput import GoodputModel
-from stretto.scheduling.guards import Limits, guard
+from stretto.scheduling.guards import GuardLimits, guard
 from stretto.scheduling.registry import load
-from stretto.scheduling.words import Allocation, Job
-from stretto.server.decisions.policies import READY, Snapshot, current, names
+from stretto.scheduling.types import SchedulableJob, SlotAllocation
+from stretto.server.decisions.policy_runner import READY, PolicyInput, current, names
 from stretto.server.decisions.snapshot import from_speeds
-from stretto.server.jobs.known import Pace
+from stretto.server.jobs.run_progress import Pace
 
 MOST_MEMORY = 8 << 30
 FITTING_S = 0.5
@@ -34,7 +34,7 @@ class Models:
         self._fitted: dict[Pace, GoodputModel | None] = {}
         self._latest: dict[str, Pace] = {}
 
-    def add(self, snapshot: Snapshot) -> list[Job]:
+    def add(self, snapshot: PolicyInput) -> list[SchedulableJob]:
         kind = snapshot.nodes[0].kind if snapshot.nodes else "default"
         until = time.monotonic() + FITTING_S
         jobs = [self._one(job, snapshot, kind, until) for job in snapshot.jobs]
@@ -42,7 +42,7 @@ class Models:
         self._fitted = {pace: self._fitted[pace] for pace in set(self._latest.values())}
         return jobs
 
-    def _one(self, job: Job, snapshot: Snapshot, kind: str, until: float) -> Job:
+    def _one(self, job: SchedulableJob, snapshot: PolicyInput, kind: str, until: float) -> SchedulableJob:
         pace = snapshot.paces.get(job.name)
         if job.models or pace is None:
             return job
@@ -59,7 +59,7 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
     models = Models()
     while head := source.read(8):
         (length,) = struct.unpack("<Q", head)
-        snapshot: Snapshot = pickle.loads(source.read(length))
+        snapshot: PolicyInput = pickle.loads(source.read(length))
         try:
             answer = decide(snapshot, models.add(snapshot), memory.get(snapshot.policy))
             memory = {snapshot.policy: answer.memory}
@@ -71,11 +71,11 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
         sink.flush()
 
 
-def decide(snapshot: Snapshot, jobs: list[Job], memory: object) -> Allocation:
+def decide(snapshot: PolicyInput, jobs: list[SchedulableJob], memory: object) -> SlotAllocation:
     """The policy's answer without the growths that a guard objects to."""
     now = current(snapshot, memory)
     answer = load(snapshot.policy)(jobs, snapshot.nodes, now, snapshot.time_s)
-    return guard(jobs, snapshot.nodes, now, answer, snapshot.time_s, limits=Limits(cooldown_s=snapshot.cooldown_s))
+    return guard(jobs, snapshot.nodes, now, answer, snapshot.time_s, limits=GuardLimits(cooldown_s=snapshot.cooldown_s))
 
 
 def main() -> None:

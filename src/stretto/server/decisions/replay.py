@@ -14,10 +14,10 @@ from typing import Any
 
 from stretto.batching.goodput import BatchRange
 from stretto.scheduling.registry import load
-from stretto.scheduling.words import Job, Node
+from stretto.scheduling.types import ClusterNode, SchedulableJob
 from stretto.server.decisions.snapshot import from_speeds
 from stretto.simulation.cluster.application import Synthetic
-from stretto.simulation.cluster.engine import Settings, Simulation
+from stretto.simulation.cluster.engine import Simulation, SimulationSettings
 from stretto.simulation.cluster.job import SimJob, StopFree
 
 START_S = 3.0
@@ -37,11 +37,13 @@ def replay(rows: list[dict[str, Any]], nodes: dict[str, int], policy: str, *, pe
     if not jobs:
         return {"policy": policy, "jobs": {}}
     span = span_s([row for _, row in fitting])
-    settings = Settings(
-        period_s=max(period_s, span / TICKS), on_events=True, costs=StopFree(pause_s=PAUSE_S, start_s=START_S),
+    settings = SimulationSettings(
+        period_s=max(period_s, span / TICKS),
+        on_events=True,
+        costs=StopFree(pause_s=PAUSE_S, start_s=START_S),
         most_s=PATIENCE * span + 3600.0,
-    )  # fmt: skip
-    cluster = [Node(name, count) for name, count in nodes.items()]
+    )
+    cluster = [ClusterNode(name, count) for name, count in nodes.items()]
     outcome = Simulation(jobs, cluster, load(policy), settings).run()
     times = {job.name: (job.end_s or outcome.end_s) - job.arrival_s for job in outcome.jobs}
     used = outcome.held_slot_s / outcome.up_slot_s if outcome.up_slot_s else 0.0
@@ -67,8 +69,16 @@ def simulated(place: int, row: dict[str, Any]) -> SimJob | None:
         return None
     application = Synthetic(row["name"], model.throughput, batch, batch, float(steps))
     name = f"{row['name']}-{place}"
-    template = Job(name, row["time"], least=row["min_workers"], most=row["max_workers"], wanted=row["max_workers"],
-                   priority=2.0 ** (row["priority"] / 10.0), owner=row["tenant"], pause_s=PAUSE_S)  # fmt: skip
+    template = SchedulableJob(
+        name,
+        row["time"],
+        least=row["min_workers"],
+        most=row["max_workers"],
+        wanted=row["max_workers"],
+        priority=2.0 ** (row["priority"] / 10.0),
+        owner=row["tenant"],
+        pause_s=PAUSE_S,
+    )
     shape = BatchRange(batch, batch, fixed=batch)
     return SimJob(name, application, row["time"], shape, template, fixed_growth=True, declares=True)
 

@@ -9,11 +9,11 @@ from stretto.batching.goodput import BatchRange, GoodputModel
 from stretto.batching.throughput import Observation, ThroughputModel, fit
 from stretto.clusters.base import NodeInfo
 from stretto.core.text import quantity
-from stretto.scheduling.words import Job, Node, Placement
-from stretto.server.decisions.paying import paying
-from stretto.server.jobs.known import Known, finite
+from stretto.scheduling.types import ClusterNode, Placement, SchedulableJob
+from stretto.server.decisions.efficiency_cap import paying
+from stretto.server.jobs.command import scales
+from stretto.server.jobs.run_progress import RunProgress, finite
 from stretto.server.jobs.state import Record
-from stretto.server.jobs.work import scales
 from stretto.server.models import JobState
 
 SCHEDULED = frozenset({JobState.QUEUED, JobState.STARTING, JobState.RUNNING})
@@ -22,7 +22,7 @@ START_PAUSE_S = 0.5
 """What a change is taken to cost until one was measured."""
 
 
-def limits(record: Record, known: Known) -> tuple[int, int, str]:
+def limits(record: Record, known: RunProgress) -> tuple[int, int, str]:
     """(fewest, most, why) for the policy: the job's own limits, narrowed by a plan, a pin, a wish, what pays, or what the job's
     agent has refused; a plain process has its fewest only."""
     elastic = record.spec.elastic
@@ -45,7 +45,7 @@ def limits(record: Record, known: Known) -> tuple[int, int, str]:
     return elastic.min, elastic.max, ""
 
 
-def never(record: Record, known: Known, *, slots: int, quota: int | None) -> str:
+def never(record: Record, known: RunProgress, *, slots: int, quota: int | None) -> str:
     """Why this job can never run as things are; empty if it can."""
     least, _, why = limits(record, known)
     needs = f"{'is pinned to' if why == 'pinned' else 'needs'} {quantity(least, 'slot')}"
@@ -57,9 +57,15 @@ def never(record: Record, known: Known, *, slots: int, quota: int | None) -> str
 
 
 def job_view(
-    record: Record, known: Known, *, quota: int | None, now: float, preemptible: bool = True, finished: tuple[float, ...] = (),
+    record: Record,
+    known: RunProgress,
+    *,
+    quota: int | None,
+    now: float,
+    preemptible: bool = True,
+    finished: tuple[float, ...] = (),
     batch: int | None = None,
-) -> Job:  # fmt: skip
+) -> SchedulableJob:
     """A job as far as a policy may know it. `finished`: what jobs of its family took that have ended well; `batch`: that of its
     family, for a job that has not begun."""
     least, most, why = limits(record, known)
@@ -67,7 +73,7 @@ def job_view(
     left = max(0, steps - known.step) if steps else None
     batch = known.batch or batch
     model = fitted(known.report)
-    return Job(
+    return SchedulableJob(
         name=record.id,
         arrival_s=record.submitted_at,
         least=least,
@@ -125,7 +131,7 @@ def past(at: float | None, *, now: float) -> float | None:
     return at if at is not None and at <= now else None
 
 
-def losses(known: Known) -> tuple[tuple[float, float], ...]:
+def losses(known: RunProgress) -> tuple[tuple[float, float], ...]:
     """The loss curve with times, evenly spread back from the last commit at the present speed."""
     each = 1.0 / known.steps_per_s if known.steps_per_s else 1.0
     spark = known.spark
@@ -165,19 +171,21 @@ def from_speeds(batch: int, speeds: Sequence[tuple[int, float]]) -> GoodputModel
     return found if found.sane else None
 
 
-def nodes_view(nodes: Iterable[NodeInfo], *, cordoned: frozenset[str]) -> tuple[Node, ...]:
+def nodes_view(nodes: Iterable[NodeInfo], *, cordoned: frozenset[str]) -> tuple[ClusterNode, ...]:
     usable = [node for node in nodes if node.name not in cordoned]
-    return tuple(Node(node.name, node.slots, node.kind, node.price * node.slots, node.spot) for node in usable)
+    return tuple(ClusterNode(node.name, node.slots, node.kind, node.price * node.slots, node.spot) for node in usable)
 
 
 def places_view(records: Iterable[Record]) -> dict[str, Placement]:
     return {record.id: tuple(record.nodes.items()) for record in records if record.nodes}
 
 
-def without_held(nodes: Sequence[Node], leaving: Iterable[Record]) -> tuple[Node, ...]:
+def without_held(nodes: Sequence[ClusterNode], leaving: Iterable[Record]) -> tuple[ClusterNode, ...]:
     """The nodes without the slots of jobs that are on their way out."""
     taken: dict[str, int] = {}
     for record in leaving:
         for node, count in record.nodes.items():
             taken[node] = taken.get(node, 0) + count
-    return tuple(Node(node.name, max(0, node.slots - taken.get(node.name, 0)), node.kind, node.price, node.spot) for node in nodes)
+    return tuple(
+        ClusterNode(node.name, max(0, node.slots - taken.get(node.name, 0)), node.kind, node.price, node.spot) for node in nodes
+    )

@@ -10,7 +10,7 @@ from stretto.batching.goodput import GoodputModel
 from stretto.server import models
 from stretto.server.api.views import seen
 from stretto.server.decisions.snapshot import fitted
-from stretto.server.jobs.known import finite
+from stretto.server.jobs.run_progress import finite
 
 if TYPE_CHECKING:
     from stretto.server.app import Server

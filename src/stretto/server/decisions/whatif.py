@@ -50,9 +50,14 @@ async def what_if(server: Server, *, tenant: str | None, policy: str, baseline: 
 
 async def _ask(request: bytes) -> dict[str, Any]:
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "stretto.server.decisions.replay",
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, limit=MOST_ANSWER,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "stretto.server.decisions.replay",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        limit=MOST_ANSWER,
+    )
     try:
         out, _ = await asyncio.wait_for(child.communicate(request), LIMIT_S)
         return json.loads(out)
@@ -69,7 +74,9 @@ async def _ask(request: bytes) -> dict[str, Any]:
 def _say(first: models.Outcome, second: models.Outcome, ratio: float) -> str:
     if not first.jobs:
         return "Nothing was measured in these hours: let some jobs run first."
-    words = "the same average completion time" if abs(ratio - 1) < 0.005 else (
-        f"an average completion time {abs(1 - ratio):.0%} {'shorter' if ratio < 1 else 'longer'}"
-    )  # fmt: skip
+    words = (
+        "the same average completion time"
+        if abs(ratio - 1) < 0.005
+        else (f"an average completion time {abs(1 - ratio):.0%} {'shorter' if ratio < 1 else 'longer'}")
+    )
     return f"With '{second.policy}' instead of '{first.policy}', {quantity(len(first.jobs), 'job')} would have had {words}."

@@ -10,9 +10,9 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from statistics import median
 
-from stretto.server.jobs.known import Known, Pace
+from stretto.server.jobs.command import work_of
+from stretto.server.jobs.run_progress import Pace, RunProgress
 from stretto.server.jobs.state import Record
-from stretto.server.jobs.work import work_of
 from stretto.server.models import JobState
 
 Family = tuple[str, str, str]
@@ -49,7 +49,7 @@ class Families:
         """Batch and speeds of this one's family."""
         return self._paces.get(family(record))
 
-    def ended(self, record: Record, known: Known) -> None:
+    def ended(self, record: Record, known: RunProgress) -> None:
         """A job that has ended: if it ended well, what it took counts."""
         pace = known.pace()
         if pace is not None:

@@ -13,17 +13,43 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from stretto.core.errors import UsageError
-from stretto.server.jobs.work import refusal
+from stretto.server.jobs.command import refusal
 from stretto.server.spec import JobSpec
-from stretto.server.wording import place, words
+from stretto.server.validation_messages import place, words
 
 MOST_BYTES = 1 << 20
 MOST_DEEP = 32
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-WORKERS = frozenset({"workers", "num_workers", "n_workers", "worker", "replicas", "world_size", "nproc", "nproc_per_node",
-                     "num_nodes", "nnodes", "gpus", "num_gpus"})  # fmt: skip
-OTHERS = {"command": "run", "cmd": "run", "script": "run", "entrypoint": "run", "args": "run", "env": "envs", "environment": "envs",
-          "cwd": "workdir", "dir": "workdir", "working_dir": "workdir", "folder": "workdir", "shell": "plain"}  # fmt: skip
+WORKERS = frozenset(
+    {
+        "workers",
+        "num_workers",
+        "n_workers",
+        "worker",
+        "replicas",
+        "world_size",
+        "nproc",
+        "nproc_per_node",
+        "num_nodes",
+        "nnodes",
+        "gpus",
+        "num_gpus",
+    }
+)
+OTHERS = {
+    "command": "run",
+    "cmd": "run",
+    "script": "run",
+    "entrypoint": "run",
+    "args": "run",
+    "env": "envs",
+    "environment": "envs",
+    "cwd": "workdir",
+    "dir": "workdir",
+    "working_dir": "workdir",
+    "folder": "workdir",
+    "shell": "plain",
+}
 At = tuple[str | int, ...]
 """The keys that lead to a place in a file."""
 Lines = dict[At, int]

@@ -26,7 +26,7 @@ class Changed(Conflict):
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class NewEvent:
     """An event that has not been written yet."""
 
     kind: str
@@ -170,8 +170,9 @@ def _changed(record: Record, data: dict[str, Any], _t: float) -> Record:
 
 def _pausing(record: Record, data: dict[str, Any], t: float) -> Record:
     _need(record, frozenset({JobState.STARTING, JobState.RUNNING}), "paused")
-    return replace(record, state=JobState.PAUSING, paused_by=str(data["by"]), paused_at=t, paused_who=str(data.get("who", "")),
-                   reason="")  # fmt: skip
+    return replace(
+        record, state=JobState.PAUSING, paused_by=str(data["by"]), paused_at=t, paused_who=str(data.get("who", "")), reason=""
+    )
 
 
 def _paused(record: Record, data: dict[str, Any], t: float) -> Record:

@@ -5,7 +5,6 @@ Times are unix seconds (UTC) as numbers; durations have their unit in the name. 
 
 from __future__ import annotations
 
-from stretto.server.models.access import NewToken, Problem, Scope, Token, TokenId, TokenRequest, Tokens
 from stretto.server.models.cluster import Alarm, Allocation, Bar, History, Node, NodeChange, Nodes, Overview, Share
 from stretto.server.models.jobs import (
     ACTIVE,
@@ -40,6 +39,7 @@ from stretto.server.models.policies import (
     WhatIf,
     WhatIfRequest,
 )
+from stretto.server.models.tokens import NewToken, Problem, Scope, Token, TokenId, TokenRequest, Tokens
 
 __all__ = [
     "ACTIVE",

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from stretto.server.models import NewToken, Scope, Token, TokenRequest
 from stretto.server.storage import tables
-from stretto.server.storage.records import Storage
+from stretto.server.storage.repository import Storage
 
 MOST_TOKENS = 10_000
 TOUCH_S = 60.0

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stretto.batching.goodput import BatchRange
-from stretto.scheduling.words import Job
-from stretto.simulation.cluster.job import Costs, Restart, SimJob
+from stretto.scheduling.types import SchedulableJob
+from stretto.simulation.cluster.job import Costs, RestartCost, SimJob
 from stretto.simulation.cluster.profiles import FIXED_BATCH
 from stretto.simulation.cluster.trace import TraceJob
 
@@ -31,15 +31,15 @@ def build(
     costs: Costs | None = None,
 ) -> list[SimJob]:
     chosen = batching or BATCHING.get(policy, "adaptive")
-    paying = costs or Restart()
-    pause = paying.seconds if isinstance(paying, Restart) else paying.pause_s
+    paying = costs or RestartCost()
+    pause = paying.seconds if isinstance(paying, RestartCost) else paying.pause_s
     return [
         SimJob(
             job.name,
             job.application,
             job.time_s,
             batch_range(job, chosen),
-            Job(
+            SchedulableJob(
                 job.name,
                 job.time_s,
                 least=job.least,

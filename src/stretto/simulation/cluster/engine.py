@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from stretto.core.errors import UsageError
-from stretto.scheduling.checks import check
-from stretto.scheduling.words import Allocation, Job, Node, Placement, Policy, same, size
-from stretto.simulation.cluster.disturb import Noise, Outage, Weather, outages
-from stretto.simulation.cluster.job import Costs, Restart, SimJob, stay
+from stretto.scheduling.types import ClusterNode, Placement, Policy, SchedulableJob, SlotAllocation, same, size
+from stretto.scheduling.validate import check
+from stretto.simulation.cluster.faults import FaultModel, Noise, Outage, outages
+from stretto.simulation.cluster.job import Costs, RestartCost, SimJob, stay
 
 EPSILON = 1e-9
 MOST_FINISHED = 16
@@ -24,7 +24,7 @@ MOST_FINISHED = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SimulationSettings:
     """How the cluster behaves."""
 
     period_s: float = 60.0
@@ -33,8 +33,8 @@ class Settings:
     """Decide also when a job arrives or ends and when a node comes or goes."""
     history: bool = False
     """Whether policies are told how much work jobs of the same application took that have ended."""
-    costs: Costs = field(default_factory=Restart)
-    weather: Weather = field(default_factory=Weather)
+    costs: Costs = field(default_factory=RestartCost)
+    weather: FaultModel = field(default_factory=FaultModel)
     interference: float = 0.0
     """Share of speed that jobs spread over nodes lose when they share one."""
     checkpoint_s: float = 600.0
@@ -46,7 +46,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class AllocationChange:
     """A line of the Gantt chart: from this time on, the job is placed so."""
 
     time_s: float
@@ -55,13 +55,13 @@ class Change:
 
 
 @dataclass(slots=True)
-class Outcome:
+class SimulationResult:
     """What happened."""
 
     jobs: list[SimJob]
-    nodes: tuple[Node, ...]
+    nodes: tuple[ClusterNode, ...]
     end_s: float = 0.0
-    changes: list[Change] = field(default_factory=list)
+    changes: list[AllocationChange] = field(default_factory=list)
     decision_s: list[float] = field(default_factory=list)
     held_slot_s: float = 0.0
     up_slot_s: float = 0.0
@@ -76,7 +76,7 @@ Watch = Callable[[float, int, int], None]
 
 
 class Simulation:
-    def __init__(self, jobs: Sequence[SimJob], nodes: Sequence[Node], policy: Policy, settings: Settings):
+    def __init__(self, jobs: Sequence[SimJob], nodes: Sequence[ClusterNode], policy: Policy, settings: SimulationSettings):
         if not jobs or not nodes:
             raise UsageError(f"a simulation needs jobs and nodes: {len(jobs)} jobs, {len(nodes)} nodes were given")
         self.settings = settings
@@ -88,16 +88,16 @@ class Simulation:
         self.speeds = dict(settings.speeds)
         self.up = dict(self.nodes)
         self.now = 0.0
-        self.allocation = Allocation()
+        self.allocation = SlotAllocation()
         self.finished: dict[str, tuple[float, ...]] = {}
-        self.outcome = Outcome(list(jobs), tuple(nodes))
+        self.outcome = SimulationResult(list(jobs), tuple(nodes))
         self.noise = Noise(settings.weather, [job.name for job in jobs])
         self._streams: dict[str, Iterator[Outage]] = {name: outages(node, settings.weather) for name, node in self.nodes.items()}
         self._events: list[tuple[float, str, Outage]] = []
         for name in self.nodes:
             self._plan_outage(name)
 
-    def run(self, watch: Watch | None = None) -> Outcome:
+    def run(self, watch: Watch | None = None) -> SimulationResult:
         tick = self.settings.period_s
         total = len(self.outcome.jobs)
         while self.waiting or self.active:
@@ -165,12 +165,12 @@ class Simulation:
         for job in ended:
             family = job.application.name
             self.finished[family] = (*self.finished.get(family, ()), job.whole)[-MOST_FINISHED:]
-            self.outcome.changes.append(Change(job.end_s or self.now, job.name, ()))
+            self.outcome.changes.append(AllocationChange(job.end_s or self.now, job.name, ()))
         if ended:
             self.active = [job for job in self.active if job.end_s is None]
             gone = {job.name for job in ended}
             places = {name: place for name, place in self.allocation.places.items() if name not in gone}
-            self.allocation = Allocation(places, self.allocation.reasons, self.allocation.memory)
+            self.allocation = SlotAllocation(places, self.allocation.reasons, self.allocation.memory)
         return bool(ended)
 
     def _decide(self) -> None:
@@ -185,8 +185,8 @@ class Simulation:
             if not same(placement, job.placement):
                 kind = self.kinds[placement[0][0]] if placement else job.kind
                 job.place(placement, kind=kind, time_s=self.now, costs=self.settings.costs)
-                self.outcome.changes.append(Change(self.now, job.name, placement))
-        self.allocation = Allocation(
+                self.outcome.changes.append(AllocationChange(self.now, job.name, placement))
+        self.allocation = SlotAllocation(
             {job.name: job.placement for job in self.active if job.placement}, answer.reasons, answer.memory
         )
 
@@ -216,13 +216,13 @@ class Simulation:
             if not any(node == outage.node for node, _ in job.placement):
                 continue
             rest = tuple((node, count) for node, count in job.placement if node != outage.node)
-            survives = not isinstance(self.settings.costs, Restart) and size(rest) >= job.template.least
+            survives = not isinstance(self.settings.costs, RestartCost) and size(rest) >= job.template.least
             if not survives and not outage.reclaimed:
                 job.roll_back(self.settings.checkpoint_s)
             job.place(rest if survives else (), kind=job.kind, time_s=self.now, costs=self.settings.costs)
-            self.outcome.changes.append(Change(self.now, job.name, job.placement))
+            self.outcome.changes.append(AllocationChange(self.now, job.name, job.placement))
         places = {job.name: job.placement for job in self.active if job.placement}
-        self.allocation = Allocation(places, self.allocation.reasons, self.allocation.memory)
+        self.allocation = SlotAllocation(places, self.allocation.reasons, self.allocation.memory)
 
     def _stuck(self) -> str:
         names = ", ".join(job.name for job in self.active[:5])
@@ -232,7 +232,7 @@ class Simulation:
         )
 
 
-def seen(job: SimJob, finished: tuple[float, ...] = ()) -> Job:
+def seen(job: SimJob, finished: tuple[float, ...] = ()) -> SchedulableJob:
     """What a scheduler may know of a simulated job."""
     declared = job.template
     reach = most = min(declared.most, job.batch.most_workers)
@@ -243,7 +243,7 @@ def seen(job: SimJob, finished: tuple[float, ...] = ()) -> Job:
     remaining = None
     if job.declares:
         remaining = job.whole - job.done
-    return Job(
+    return SchedulableJob(
         name=job.name,
         arrival_s=job.arrival_s,
         least=declared.least,
@@ -271,4 +271,4 @@ def seen(job: SimJob, finished: tuple[float, ...] = ()) -> Job:
     )
 
 
-__all__ = ["Change", "Outcome", "Settings", "Simulation", "seen", "stay"]
+__all__ = ["AllocationChange", "Simulation", "SimulationResult", "SimulationSettings", "seen", "stay"]

@@ -1,6 +1,6 @@
 """One simulated job: where it is, how far it has come, what its scheduler has been able to measure.
 
-A change of placement costs a pause in which the job holds its slots and makes no progress (`Restart`), or what stretto's
+A change of placement costs a pause in which the job holds its slots and makes no progress (`RestartCost`), or what stretto's
 own changes cost (`StopFree`): old workers go on while newcomers start, then everybody pauses for one boundary.
 """
 
@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from stretto.batching.goodput import BatchRange, GoodputModel, gain
 from stretto.batching.throughput import Observation, ThroughputModel, fit
-from stretto.scheduling.words import DEFAULT_KIND, Job, Placement, size
+from stretto.scheduling.types import DEFAULT_KIND, Placement, SchedulableJob, size
 from stretto.simulation.cluster.application import Application
 
 MOST_OBSERVATIONS = 64
@@ -23,7 +23,7 @@ CLOSE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Restart:
+class RestartCost:
     """Every change of placement stops the whole job for so long."""
 
     seconds: float = 30.0
@@ -51,7 +51,7 @@ class StopFree:
         return self.start_s, self.pause_s
 
 
-Costs = Restart | StopFree
+Costs = RestartCost | StopFree
 
 
 def stay(before: Placement, after: Placement) -> Placement:
@@ -67,13 +67,13 @@ def remembered_fit(observations: tuple[Observation, ...]) -> ThroughputModel:
 
 @dataclass(slots=True)
 class SimJob:
-    """Mutable on purpose: the simulator's own record. What a policy gets is the frozen `Job` of `seen`."""
+    """Mutable on purpose: the simulator's own record. What a policy gets is the frozen `SchedulableJob` of `seen`."""
 
     name: str
     application: Application
     arrival_s: float
     batch: BatchRange
-    template: Job
+    template: SchedulableJob
     """Limits, priority, owner and so on, as declared."""
     fixed_growth: bool = False
     """Whether any size up to `most` may be asked for at once; otherwise at most twice what it has run on so far."""

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from stretto.core.errors import UsageError
-from stretto.simulation.cluster.engine import Outcome
+from stretto.simulation.cluster.engine import SimulationResult
 from stretto.simulation.cluster.report import completion_times
 
 MOST_LANES = 256
 """Slots drawn as lanes of their own; larger clusters are drawn by nodes."""
 
 
-def plot(outcomes: Mapping[str, Outcome], path: Path) -> None:
+def plot(outcomes: Mapping[str, SimulationResult], path: Path) -> None:
     """Distributions of all policies on top, one Gantt chart for each below; PNG, PDF or SVG by the name's ending."""
     try:
         import matplotlib
@@ -44,7 +44,7 @@ def plot(outcomes: Mapping[str, Outcome], path: Path) -> None:
         pyplot.close(figure)
 
 
-def _distributions(axis: Any, outcomes: Mapping[str, Outcome]) -> None:
+def _distributions(axis: Any, outcomes: Mapping[str, SimulationResult]) -> None:
     for name, outcome in outcomes.items():
         times = np.sort(completion_times(outcome)) / 60
         axis.step(times, np.arange(1, len(times) + 1) / len(times), where="post", label=f"{name} (mean {times.mean():.0f} min)")
@@ -55,7 +55,7 @@ def _distributions(axis: Any, outcomes: Mapping[str, Outcome]) -> None:
     axis.legend(fontsize=8)
 
 
-def _gantt(axis: Any, outcome: Outcome) -> None:
+def _gantt(axis: Any, outcome: SimulationResult) -> None:
     """A lane for each slot; a bar for each stretch of time that a job holds it."""
     lanes = {}
     total = 0
@@ -82,7 +82,7 @@ def _gantt(axis: Any, outcome: Outcome) -> None:
     axis.set_ylabel("slots" if scale == 1.0 else "cluster")
 
 
-def stretches_of(outcome: Outcome) -> dict[str, list[tuple[float, float, tuple[tuple[str, int, int], ...]]]]:
+def stretches_of(outcome: SimulationResult) -> dict[str, list[tuple[float, float, tuple[tuple[str, int, int], ...]]]]:
     """For each job the times and slots (node, first, count) that it held."""
     result: dict[str, list[tuple[float, float, tuple[tuple[str, int, int], ...]]]] = {}
     holding: dict[str, tuple[float, tuple[tuple[str, tuple[int, ...]], ...]]] = {}

@@ -15,7 +15,7 @@ import numpy as np
 
 from stretto.batching.goodput import BatchRange, candidates, gain
 from stretto.simulation.cluster.application import Application
-from stretto.simulation.cluster.engine import Outcome
+from stretto.simulation.cluster.engine import SimulationResult
 from stretto.simulation.cluster.job import SimJob
 
 UNFAIR = 2.0
@@ -49,7 +49,7 @@ class Figures:
         return asdict(self)
 
 
-def figures(outcome: Outcome) -> Figures:
+def figures(outcome: SimulationResult) -> Figures:
     times = completion_times(outcome)
     fair = fairness(outcome)
     decisions = np.array(outcome.decision_s or [0.0])
@@ -73,11 +73,11 @@ def figures(outcome: Outcome) -> Figures:
     )
 
 
-def completion_times(outcome: Outcome) -> np.ndarray:
+def completion_times(outcome: SimulationResult) -> np.ndarray:
     return np.array([(job.end_s if job.end_s is not None else outcome.end_s) - job.arrival_s for job in outcome.jobs])
 
 
-def fairness(outcome: Outcome) -> np.ndarray:
+def fairness(outcome: SimulationResult) -> np.ndarray:
     """Each job's completion time over its time on an equal share."""
     slots = sum(node.slots for node in outcome.nodes)
     widest = max(node.slots for node in outcome.nodes)

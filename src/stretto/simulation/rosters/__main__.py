@@ -7,7 +7,7 @@ import argparse
 import sys
 import time
 
-from stretto.simulation.rosters.run import Report, simulate
+from stretto.simulation.rosters.run import SeedReport, simulate
 
 
 def main() -> int:
@@ -24,8 +24,10 @@ def main() -> int:
 def _one(seed: int) -> int:
     report = simulate(seed)
     print("\n".join(report.log))
-    print(f"seed {seed} ({report.mode}): {report.events} events, {report.rosters} rosters, {report.breaks} breaks, "
-          f"{report.lives} lives, {report.ticks} ticks, {report.seconds:.1f} virtual s: {report.failure or 'all promises kept'}")
+    print(
+        f"seed {seed} ({report.mode}): {report.events} events, {report.rosters} rosters, {report.breaks} breaks, "
+        f"{report.lives} lives, {report.ticks} ticks, {report.seconds:.1f} virtual s: {report.failure or 'all promises kept'}"
+    )
     return 1 if report.failure else 0
 
 
@@ -42,10 +44,13 @@ def _many(first: int, count: int) -> int:
     return 1 if broken else 0
 
 
-def _complain(report: Report) -> None:
+def _complain(report: SeedReport) -> None:
     print("\n".join(report.log[-15:]))
-    print(f"seed {report.seed} ({report.mode}): {report.failure}\n  replay: python -m stretto.simulation.rosters "
-          f"--seed {report.seed}", flush=True)
+    print(
+        f"seed {report.seed} ({report.mode}): {report.failure}\n  replay: python -m stretto.simulation.rosters "
+        f"--seed {report.seed}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

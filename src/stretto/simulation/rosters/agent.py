@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from stretto.membership import keys
+from stretto.membership import store_schema
 from stretto.membership.leader import Leader
-from stretto.membership.presence import Presence
-from stretto.membership.status import Phase, WorkerStatus
-from stretto.membership.stores.mirror import Mirror
-from stretto.simulation.rosters.depot import Line
+from stretto.membership.lease_session import LeaseSession
+from stretto.membership.stores.watch_cache import WatchCache
+from stretto.membership.worker_status import Phase, WorkerStatus
+from stretto.simulation.rosters.flaky_store import FlakyLink
 from stretto.simulation.rosters.worker import SimWorker
 
 if TYPE_CHECKING:
@@ -36,12 +36,19 @@ class SimAgent:
         self._shown: set[str] = set()
         """The gone whose records the leader can have seen."""
         self._told: dict[str, tuple[int, int]] = {}
-        store = Line(world.depot, world.network, host=name, answer_s=world.timing.answer_s, doubled=world.doubled)
+        store = FlakyLink(world.depot, world.network, host=name, answer_s=world.timing.answer_s, doubled=world.doubled)
         clock = world.loop.time
-        self.mirror = Mirror(store)
-        self.presence = Presence(store, agent=name, timing=world.timing, on_fence=self._fence, clock=clock)
-        self.leader = Leader(store, agent=name, mirror=self.mirror, presence=self.presence, timing=world.timing, clock=clock,
-                             on_lost=lambda life: True)
+        self.mirror = WatchCache(store)
+        self.presence = LeaseSession(store, agent=name, timing=world.timing, on_fence=self._fence, clock=clock)
+        self.leader = Leader(
+            store,
+            agent=name,
+            mirror=self.mirror,
+            presence=self.presence,
+            timing=world.timing,
+            clock=clock,
+            on_lost=lambda life: True,
+        )
         self._register()
         parts = (self.mirror.run(), self.presence.run(), self.leader.run(), self._obey_forever())
         self._tasks = [world.loop.create_task(part) for part in parts]
@@ -84,7 +91,7 @@ class SimAgent:
 
     def _register(self) -> None:
         document = {"agent": self.name, "slots": self.slots, "draining": self.draining, "unreached": self.unreached}
-        self.presence.put(keys.AGENTS + self.name, document)
+        self.presence.put(store_schema.AGENTS + self.name, document)
 
     # ---- what workers say
 
@@ -102,7 +109,7 @@ class SimAgent:
         """Who of those that are in the store cannot be reached, until everybody can be."""
         if not self.alive:
             return
-        there = keys.under(self.mirror.entries, keys.AGENTS) if self.mirror.trouble is None else {}
+        there = store_schema.under(self.mirror.entries, store_schema.AGENTS) if self.mirror.trouble is None else {}
         found = [name for name in there if not self._world.network.both(self.name, name)]
         if found != self.unreached:
             self.unreached = found
@@ -128,7 +135,7 @@ class SimAgent:
 
     def _write(self, status: WorkerStatus) -> None:
         self.statuses[status.worker] = status
-        self.presence.put(keys.WORKERS + status.worker, status.document())
+        self.presence.put(store_schema.WORKERS + status.worker, status.document())
 
     # ---- what the store says
 
@@ -139,7 +146,7 @@ class SimAgent:
 
     def _obey(self) -> None:
         entries = self.mirror.entries
-        roster, broken = keys.roster(entries), keys.broken(entries)
+        roster, broken = store_schema.roster(entries), store_schema.broken(entries)
         for name, worker in list(self.workers.items()):
             if not worker.alive or worker.finished:
                 continue
@@ -149,7 +156,7 @@ class SimAgent:
             if roster is not None and roster.number > heard:
                 self._tell(worker, worker.hear, roster)
             self._told[name] = (broken, max(heard, roster.number if roster else 0))
-            if keys.DISMISSED + name in entries:
+            if store_schema.DISMISSED + name in entries:
                 worker.die()
         self._forget(entries)
         self._size(entries)
@@ -159,26 +166,26 @@ class SimAgent:
         for lag in world.lags():
             world.loop.call_later(lag, worker.unless_done, call, fact)
 
-    def _forget(self, entries: keys.Entries) -> None:
+    def _forget(self, entries: store_schema.Entries) -> None:
         """Drops the records of the gone that the leader has deleted; never before, or they would seem to have vanished."""
-        known = keys.statuses(entries)
+        known = store_schema.statuses(entries)
         for name, status in list(self.statuses.items()):
             if name in known and known[name].phase is Phase.GONE:
                 self._shown.add(name)
             elif name not in known and name in self._shown and status.phase is Phase.GONE:
-                self.presence.put(keys.WORKERS + name, None)
+                self.presence.put(store_schema.WORKERS + name, None)
                 del self.statuses[name], self.workers[name]
 
-    def _size(self, entries: keys.Entries) -> None:
+    def _size(self, entries: store_schema.Entries) -> None:
         """Runs as many workers as the leader wants here."""
-        if keys.value(entries, keys.OUTCOME).get("state") == "finished" or self.draining:
+        if store_schema.value(entries, store_schema.OUTCOME).get("state") == "finished" or self.draining:
             return
-        target = int(keys.value(entries, keys.TARGETS + self.name).get("workers", 0))
+        target = int(store_schema.value(entries, store_schema.TARGETS + self.name).get("workers", 0))
         running = [worker for worker in self.workers.values() if worker.alive and not worker.finished]
         if len(running) < target and not self._starting:
             self._starting = True
             self._world.loop.call_later(self._world.random.random() * self._world.restart_s, self._start)
-        roster = keys.roster(entries)
+        roster = store_schema.roster(entries)
         named = () if roster is None else (*roster.workers, *roster.left)
         spare = [worker for worker in running if worker.seat.tick is None and worker.name not in named]
         for worker in spare[: max(0, len(running) - target)]:

@@ -24,7 +24,7 @@ EXCHANGE_S = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SimulatedMember:
     """What one member brings to an exchange."""
 
     worker: str
@@ -35,18 +35,18 @@ class Part:
 
 
 @dataclass(slots=True)
-class Exchange:
-    parts: dict[str, Part] = field(default_factory=dict)
+class SimulatedExchange:
+    parts: dict[str, SimulatedMember] = field(default_factory=dict)
     arrivals: dict[str, dict[str, float]] = field(default_factory=dict)
     """For each member: when whose part is there."""
 
 
 @dataclass(slots=True)
-class Group:
+class SimulatedGroup:
     roster: Roster
     builders: dict[str, SimWorker] = field(default_factory=dict)
     standing: bool = False
-    exchanges: dict[int, Exchange] = field(default_factory=dict)
+    exchanges: dict[int, SimulatedExchange] = field(default_factory=dict)
     segments: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By holder: the tick and the state that it has sent to the newcomers."""
     sent_at: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -56,10 +56,10 @@ class Fabric:
     def __init__(self, loop: asyncio.AbstractEventLoop, network: Network) -> None:
         self.loop = loop
         self.network = network
-        self.groups: dict[int, Group] = {}
+        self.groups: dict[int, SimulatedGroup] = {}
 
     def build(self, worker: SimWorker, roster: Roster) -> None:
-        group = self.groups.setdefault(roster.number, Group(roster))
+        group = self.groups.setdefault(roster.number, SimulatedGroup(roster))
         group.builders[worker.name] = worker
         self.loop.call_later(BUILD_S, worker.unless_done, worker.build_failed, roster.number)
         if set(group.builders) != set(roster.workers):
@@ -70,12 +70,12 @@ class Fabric:
             for one in workers:
                 self.loop.call_later(self.network.latency(), one.unless_done, one.stood, roster.number)
 
-    def contribute(self, worker: SimWorker, number: int, part: Part) -> None:
+    def contribute(self, worker: SimWorker, number: int, part: SimulatedMember) -> None:
         """A member comes to the exchange of its tick."""
         group = self.groups[number]
         exchange = group.exchanges.get(part.tick)
         if exchange is None:
-            exchange = group.exchanges[part.tick] = Exchange()
+            exchange = group.exchanges[part.tick] = SimulatedExchange()
             self.loop.call_later(EXCHANGE_S, self._time_out, group, part.tick)
         exchange.parts[worker.name] = part
         now = self.loop.time()
@@ -90,7 +90,7 @@ class Fabric:
                 self.loop.call_at(max(there.values()), receiver.unless_done, receiver.complete, number, part.tick)
 
     @staticmethod
-    def _time_out(group: Group, tick: int) -> None:
+    def _time_out(group: SimulatedGroup, tick: int) -> None:
         """Whoever has come and still waits gives up."""
         for name in group.exchanges[tick].parts:
             waiting = group.builders[name]
@@ -129,7 +129,7 @@ class Fabric:
                     continue
                 self.loop.call_later(self.network.latency(), other.unless_done, other.reset_by, worker.name, number)
 
-    def _lose(self, name: str, group: Group) -> None:
+    def _lose(self, name: str, group: SimulatedGroup) -> None:
         """Of what a dead process had sent, half of what is still on its way never arrives."""
         now, dice = self.loop.time(), self.network.random
         for exchange in group.exchanges.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stretto.core.roster import Roster
-from stretto.membership import keys
+from stretto.membership import store_schema
 from stretto.simulation.rosters.network import STORE
 from stretto.simulation.rosters.worker import SimWorker
 from stretto.simulation.rosters.world import World
@@ -47,7 +47,7 @@ def mend(world: World) -> None:
 
 
 def _scale(world: World) -> None:
-    world.write(keys.WANTED, {"workers": world.random.randint(world.least, world.most)})
+    world.write(store_schema.WANTED, {"workers": world.random.randint(world.least, world.most)})
 
 
 def _kill(world: World) -> None:
@@ -64,8 +64,11 @@ def _kill_several(world: World) -> None:
 def _kill_newcomer(world: World) -> None:
     """One whose process group nobody can have agreed to use."""
     standing = {number for number, group in world.fabric.groups.items() if group.standing}
-    newcomers = [worker for worker in world.processes
-                 if worker.seat.tick is None and (worker.seat.plan is None or worker.seat.plan.number not in standing)]
+    newcomers = [
+        worker
+        for worker in world.processes
+        if worker.seat.tick is None and (worker.seat.plan is None or worker.seat.plan.number not in standing)
+    ]
     if newcomers:
         world.random.choice(newcomers).die()
 
@@ -93,7 +96,7 @@ def _glitch(world: World) -> None:
 
 def _echo(world: World) -> None:
     """Messages that were on their way for very long: old rosters and old halts reach everybody."""
-    rosters, broken = list(world.observer.rosters.values()), keys.broken(world.entries)
+    rosters, broken = list(world.observer.rosters.values()), store_schema.broken(world.entries)
     for worker in world.processes:
         if rosters:
             worker.unless_done(worker.hear, world.random.choice(rosters))
@@ -130,7 +133,7 @@ def _kill_host(world: World) -> None:
 
 
 def _depose(world: World) -> None:
-    world.write(keys.LEADER, None)
+    world.write(store_schema.LEADER, None)
 
 
 def _cut(world: World, pairs: Pairs, seconds: float) -> None:
@@ -218,7 +221,7 @@ def _isolate(world: World, hosts: set[str]) -> None:
 
 def _isolate_members(world: World) -> None:
     """All who have the state are cut off together."""
-    roster = keys.roster(world.entries)
+    roster = store_schema.roster(world.entries)
     if roster is not None:
         _isolate(world, {member.agent for member in roster.members})
 
@@ -240,14 +243,38 @@ def _isolate_stayers(world: World) -> None:
         return agreed or roster.number < max(world.observer.rosters)
 
     world.observer.on_publish.append(published)
-    world.write(keys.WANTED, {"workers": world.least})
+    world.write(store_schema.WANTED, {"workers": world.least})
 
 
 ORDERLY = (_scale, _scale, _kill_newcomer, _straggle, _depose, _echo)
-HOST = (_scale, _scale, _kill, _kill_unequal, _kill_several, _kill_newcomer, _kill_joining, _freeze, _glitch, _straggle,
-        _depose, _echo, _echo)
-HOSTS = (*HOST, _drain, _kill_agent, _kill_host, _cut_from_store, _cut_from_store, _flap, _split, _split, _outage,
-         _isolate_members, _isolate_stayers)
+HOST = (
+    _scale,
+    _scale,
+    _kill,
+    _kill_unequal,
+    _kill_several,
+    _kill_newcomer,
+    _kill_joining,
+    _freeze,
+    _glitch,
+    _straggle,
+    _depose,
+    _echo,
+    _echo,
+)
+HOSTS = (
+    *HOST,
+    _drain,
+    _kill_agent,
+    _kill_host,
+    _cut_from_store,
+    _cut_from_store,
+    _flap,
+    _split,
+    _split,
+    _outage,
+    _isolate_members,
+    _isolate_stayers,
+)
 ISLANDS = (_scale, _scale, _scale, _isolate_stayers, _isolate_stayers, _isolate_members, _kill_unequal)
-KINDS: dict[str, tuple[Callable[[World], None], ...]] = {"orderly": ORDERLY, "host": HOST, "hosts": HOSTS,
-                                                         "islands": ISLANDS}
+KINDS: dict[str, tuple[Callable[[World], None], ...]] = {"orderly": ORDERLY, "host": HOST, "hosts": HOSTS, "islands": ISLANDS}

@@ -7,10 +7,10 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from stretto.membership import keys
+from stretto.membership import store_schema
 from stretto.simulation.rosters.faults import mend, schedule
-from stretto.simulation.rosters.observer import BrokenPromise
-from stretto.simulation.rosters.virtual import Stalled, VirtualLoop
+from stretto.simulation.rosters.invariants import BrokenPromise
+from stretto.simulation.rosters.virtual_clock import LoopStalled, VirtualLoop
 from stretto.simulation.rosters.world import World
 
 TOGETHER_S = 120.0
@@ -21,7 +21,7 @@ LOOK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SeedReport:
     seed: int
     mode: str
     events: int
@@ -35,7 +35,7 @@ class Report:
     log: tuple[str, ...]
 
 
-def simulate(seed: int) -> Report:
+def simulate(seed: int) -> SeedReport:
     """The same seed gives the same report, event by event."""
     loop = VirtualLoop()
     asyncio.set_event_loop(loop)
@@ -50,14 +50,15 @@ def simulate(seed: int) -> Report:
         failure = str(broken)
     except (AssertionError, KeyError, AttributeError, TypeError, ValueError, IndexError) as error:
         failure = "".join(traceback.format_exception(error))
-    except Stalled:
+    except LoopStalled:
         failure = "the job has not ended, and never will"
     finally:
         _sweep(loop, world)
     assert world is not None
     seen = world.observer
-    return Report(seed, world.mode, seen.events, seen.breaks, len(seen.rosters), seen.life, seen.top, loop.time(), failure,
-                  tuple(seen.log))
+    return SeedReport(
+        seed, world.mode, seen.events, seen.breaks, len(seen.rosters), seen.life, seen.top, loop.time(), failure, tuple(seen.log)
+    )
 
 
 async def _story(world: World) -> None:
@@ -85,10 +86,12 @@ async def _until(world: World, condition: Any, *, within_s: float, what: str) ->
     end = world.loop.time() + within_s
     while not condition():
         if world.loop.time() > end:
-            leader = keys.value(world.entries, keys.LEADER)
-            world.observer.fail(f"waited {within_s:g} s in vain for {what}; leader {leader}, broken "
-                                f"{keys.broken(world.entries)}, roster {keys.roster(world.entries)}, "
-                                f"workers {keys.under(world.entries, keys.WORKERS)}")
+            leader = store_schema.value(world.entries, store_schema.LEADER)
+            world.observer.fail(
+                f"waited {within_s:g} s in vain for {what}; leader {leader}, broken "
+                f"{store_schema.broken(world.entries)}, roster {store_schema.roster(world.entries)}, "
+                f"workers {store_schema.under(world.entries, store_schema.WORKERS)}"
+            )
         await _pause(world)
 
 

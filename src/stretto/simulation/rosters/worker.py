@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from stretto.core.roster import Roster
-from stretto.membership.seat import Seat
-from stretto.membership.status import Phase
-from stretto.simulation.rosters.fabric import Part, holders_of
-from stretto.simulation.rosters.observer import advance
+from stretto.membership.member_state import MemberState
+from stretto.membership.worker_status import Phase
+from stretto.simulation.rosters.fabric import SimulatedMember, holders_of
+from stretto.simulation.rosters.invariants import advance
 
 if TYPE_CHECKING:
     from stretto.simulation.rosters.agent import SimAgent
@@ -27,7 +27,7 @@ class SimWorker:
         self.speed = speed
         self.odd = odd
         """Its script shares something else than the others' do."""
-        self.seat = Seat(name)
+        self.seat = MemberState(name)
         self.state: int | None = None
         self.alive = True
         self.finished = False
@@ -178,7 +178,7 @@ class SimWorker:
         rank = roster.rank(self.name)
         assert rank is not None
         self._offered = self.seat.offer()
-        part = Part(self.name, tick, self.state, roster.members[rank].share, self._offered)
+        part = SimulatedMember(self.name, tick, self.state, roster.members[rank].share, self._offered)
         self._world.fabric.contribute(self, number, part)
         exchange = self._world.fabric.groups[number].exchanges[tick]
         self._world.observer.arrived(self, self._offered, first=len(exchange.parts) == 1)

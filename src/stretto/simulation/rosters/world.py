@@ -6,14 +6,14 @@ import asyncio
 import random
 from typing import Any
 
-from stretto.membership import keys
+from stretto.membership import store_schema
 from stretto.membership.stores.store import Put
-from stretto.membership.timing import Timing
+from stretto.membership.timeouts import Timeouts
 from stretto.simulation.rosters.agent import SimAgent
-from stretto.simulation.rosters.depot import Depot
 from stretto.simulation.rosters.fabric import Fabric
+from stretto.simulation.rosters.flaky_store import FlakyStore
+from stretto.simulation.rosters.invariants import InvariantChecker
 from stretto.simulation.rosters.network import Network
-from stretto.simulation.rosters.observer import Observer
 from stretto.simulation.rosters.worker import SimWorker
 
 MODES = ("orderly", "host", "hosts", "hosts", "hosts", "islands")
@@ -41,21 +41,25 @@ class World:
         self.script_s = dice.choice((0.2, 1.0))
         self.odd = dice.choice((0.0, 0.1)) if self.mode != "orderly" else 0.0
         fence_s = 8.0 if self.mode == "islands" else dice.choice((2.6, 4.5, 8.0))
-        self.timing = Timing(lease_s=3.0, renewal_s=1.0, answer_s=0.7, fence_s=fence_s)
+        self.timing = Timeouts(lease_s=3.0, renewal_s=1.0, answer_s=0.7, fence_s=fence_s)
         self.duration_s = dice.uniform(3.0, 9.0)
         self.end: int | None = dice.randint(5, 60) * self.passes if dice.random() < 0.25 else None
         """The tick at which the script ends; None: when the faults are over and everybody has come together again."""
-        self.network = Network(dice, delay_s=dice.choice((0.001, 0.02, 0.2)), spike=dice.choice((0.0, 0.02)) * rough,
-                               loss=dice.choice((0.0, 0.02)) * rough)
-        self.observer = Observer(self.slices, self.passes, clock=loop.time)
-        self.depot = Depot(loop, history=dice.choice((20, 10_000)), observer=self.observer)
+        self.network = Network(
+            dice,
+            delay_s=dice.choice((0.001, 0.02, 0.2)),
+            spike=dice.choice((0.0, 0.02)) * rough,
+            loss=dice.choice((0.0, 0.02)) * rough,
+        )
+        self.observer = InvariantChecker(self.slices, self.passes, clock=loop.time)
+        self.depot = FlakyStore(loop, history=dice.choice((20, 10_000)), observer=self.observer)
         self.fabric = Fabric(loop, self.network)
         self.agents: list[SimAgent] = []
         self.mended = False
         self.saved: tuple[int, int] | None = None
         self._orders = 0
-        self.write(keys.JOB, {"least": self.least, "most": self.most, "slices": self.slices})
-        self.write(keys.WANTED, {"workers": dice.randint(self.least, self.most)})
+        self.write(store_schema.JOB, {"least": self.least, "most": self.most, "slices": self.slices})
+        self.write(store_schema.WANTED, {"workers": dice.randint(self.least, self.most)})
         for _ in range(dice.randint(2, 4) if several else 1):
             self.new_agent()
 
@@ -63,7 +67,7 @@ class World:
 
     def write(self, key: str, document: dict[str, Any] | None) -> None:
         """Somebody with a good line to the store: a user at a terminal."""
-        put = Put(key, None if document is None else keys.text(document))
+        put = Put(key, None if document is None else store_schema.text(document))
         self.depot.perform(lambda: self.depot.table.commit([put]))
 
     def new_agent(self) -> SimAgent:
@@ -75,9 +79,14 @@ class World:
 
     def new_worker(self, agent: SimAgent) -> SimWorker:
         self._orders += 1
-        worker = SimWorker(f"w{self._orders}", agent=agent, world=self, order=self._orders,
-                           speed=self.random.choice((0.5, 1.0, 1.0, 2.0)),
-                           odd=bool(self.observer.top) and self.random.random() < self.odd)
+        worker = SimWorker(
+            f"w{self._orders}",
+            agent=agent,
+            world=self,
+            order=self._orders,
+            speed=self.random.choice((0.5, 1.0, 1.0, 2.0)),
+            odd=bool(self.observer.top) and self.random.random() < self.odd,
+        )
         self.observer.workers[worker.name] = worker
         self.observer.note(f"{worker.name} starts on {agent.name}")
         return worker
@@ -112,15 +121,15 @@ class World:
         return [worker for agent in self.living for worker in agent.workers.values() if worker.alive and not worker.finished]
 
     @property
-    def entries(self) -> keys.Entries:
+    def entries(self) -> store_schema.Entries:
         return self.depot.table.entries
 
     def together(self) -> bool:
         """As many workers as wanted train in the roster that was published last."""
         room = sum(agent.slots for agent in self.living if not agent.draining)
-        wanted = int(keys.value(self.entries, keys.WANTED)["workers"])
-        roster = keys.roster(self.entries)
-        if roster is None or roster.number <= keys.broken(self.entries):
+        wanted = int(store_schema.value(self.entries, store_schema.WANTED)["workers"])
+        roster = store_schema.roster(self.entries)
+        if roster is None or roster.number <= store_schema.broken(self.entries):
             return False
         members = [worker for worker in self.processes if worker.seat.roster == roster]
         count = min(max(wanted, self.least), self.most, self.slices, room)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from stretto.core.errors import Refused, Stale, UsageError
 from stretto.core.manifest import NAME, Manifest, is_final, step_of
-from stretto.train.checkpoint.vault import Vault
+from stretto.train.checkpoint.storage import CheckpointStorage
 
 OWNER = "owner.json"
 FENCE = "fence.json"
@@ -26,7 +26,7 @@ def mark(*, life: int, roster: int, writer: int, writers: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CheckpointEntry:
     """One `step-…` folder. Without a manifest it is a save that was never finished."""
 
     step: int
@@ -47,14 +47,14 @@ class Entry:
         return self.manifest is not None and not self.problem
 
 
-def entries(vault: Vault) -> list[Entry]:
+def entries(vault: CheckpointStorage) -> list[CheckpointEntry]:
     """Everything there is, by step. Sizes are compared; content is not (see `verify`)."""
     found = [(step, folder) for folder in vault.folders() if (step := step_of(folder)) is not None]
     owner = _owner(vault) if found else None
     return [_entry(vault, step, folder, owner) for step, folder in sorted(found)]
 
 
-def _owner(vault: Vault) -> str | None:
+def _owner(vault: CheckpointStorage) -> str | None:
     """The id of the run whose checkpoints these are, as far as that is known."""
     try:
         return str(json.loads(vault.read("", OWNER))["run_id"])
@@ -62,21 +62,21 @@ def _owner(vault: Vault) -> str | None:
         return None
 
 
-def _entry(vault: Vault, step: int, folder: str, owner: str | None) -> Entry:
+def _entry(vault: CheckpointStorage, step: int, folder: str, owner: str | None) -> CheckpointEntry:
     files = vault.files(folder)
     size, path = sum(files.values()), vault.where(folder)
     if NAME not in files:
-        return Entry(step, folder, path, None, size)
+        return CheckpointEntry(step, folder, path, None, size)
     try:
         manifest = Manifest.decode(vault.read(folder, NAME), path=vault.where(folder, NAME))
     except Refused as error:
-        return Entry(step, folder, path, None, size, str(error))
+        return CheckpointEntry(step, folder, path, None, size, str(error))
     except FileNotFoundError:
-        return Entry(step, folder, path, None, size)
-    return Entry(step, folder, path, manifest, size, _problem(vault, folder, manifest, files, owner))
+        return CheckpointEntry(step, folder, path, None, size)
+    return CheckpointEntry(step, folder, path, manifest, size, _problem(vault, folder, manifest, files, owner))
 
 
-def _problem(vault: Vault, folder: str, manifest: Manifest, files: dict[str, int], owner: str | None) -> str:
+def _problem(vault: CheckpointStorage, folder: str, manifest: Manifest, files: dict[str, int], owner: str | None) -> str:
     """What is wrong with a whole manifest, or with its shards as far as their sizes show."""
     if manifest.folder != folder:
         return f"{vault.where(folder, NAME)} does not belong there: it is the manifest of {manifest.folder}"
@@ -89,7 +89,7 @@ def _problem(vault: Vault, folder: str, manifest: Manifest, files: dict[str, int
     return ""
 
 
-def verify(vault: Vault, manifest: Manifest) -> None:
+def verify(vault: CheckpointStorage, manifest: Manifest) -> None:
     """Reads all shards. Raises `Refused`, with the path, for the first that is not what was written."""
     folder = manifest.folder
     for shard in manifest.shards:
@@ -101,11 +101,13 @@ def verify(vault: Vault, manifest: Manifest) -> None:
         except FileNotFoundError:
             raise Refused(f"{vault.where(folder, shard.file)} is missing") from None
         if sha.hexdigest() != shard.sha256:
-            raise Refused(f"{vault.where(folder, shard.file)} is damaged: its content does not have the SHA-256 that "
-                          f"{vault.where(folder, NAME)} names")
+            raise Refused(
+                f"{vault.where(folder, shard.file)} is damaged: its content does not have the SHA-256 that "
+                f"{vault.where(folder, NAME)} names"
+            )
 
 
-def choose(vault: Vault, *, step: int | None = None, final: bool = False) -> Entry | None:
+def choose(vault: CheckpointStorage, *, step: int | None = None, final: bool = False) -> CheckpointEntry | None:
     """The checkpoint to go on from: the last complete one, or that of a step. None where there has never been one.
 
     With `final` that of the finished job counts as well. A damaged one is never passed over in silence.
@@ -117,15 +119,17 @@ def choose(vault: Vault, *, step: int | None = None, final: bool = False) -> Ent
             if entry.step == step:
                 return entry
         told = next((f": {entry.problem}" for entry in found if entry.step == step and entry.problem), "")
-        raise UsageError(f"there is no complete checkpoint of step {step} in {vault.where()}{told} "
-                         f"({_offer([entry.step for entry in complete])})")
+        raise UsageError(
+            f"there is no complete checkpoint of step {step} in {vault.where()}{told} "
+            f"({_offer([entry.step for entry in complete])})"
+        )
     damaged = [entry for entry in found if entry.problem]
     if damaged and (not complete or damaged[-1].step > complete[-1].step):
         raise UsageError(f"the last checkpoint cannot be used: {damaged[-1].problem}; {previous(vault, damaged[-1].step)}")
     return complete[-1] if complete else None
 
 
-def previous(vault: Vault, step: int) -> str:
+def previous(vault: CheckpointStorage, step: int) -> str:
     """What to use instead of a damaged checkpoint, in words."""
     before = [entry.step for entry in entries(vault) if entry.complete and entry.step < step]
     if not before:
@@ -133,7 +137,7 @@ def previous(vault: Vault, step: int) -> str:
     return f"the previous complete one is of step {before[-1]}: use it with --step {before[-1]}"
 
 
-def sound(vault: Vault) -> tuple[Entry | None, list[str]]:
+def sound(vault: CheckpointStorage) -> tuple[CheckpointEntry | None, list[str]]:
     """The newest checkpoint whose every byte was read and is right, and what was wrong with newer ones."""
     problems: list[str] = []
     for entry in reversed(entries(vault)):
@@ -154,7 +158,7 @@ def _offer(steps: list[int]) -> str:
     return f"there are {', '.join(map(str, steps[-10:]))}" if steps else "there is none at all"
 
 
-def claim(vault: Vault, *, run: str, run_id: str) -> None:
+def claim(vault: CheckpointStorage, *, run: str, run_id: str) -> None:
     """Makes the vault this run's. Raises `UsageError` if it is another's, or cannot be written."""
     text = json.dumps({"run": run, "run_id": run_id, "since": time.time()}).encode()
     try:
@@ -169,34 +173,42 @@ def claim(vault: Vault, *, run: str, run_id: str) -> None:
         if not isinstance(held, dict):
             raise ValueError(held)
     except (FileExistsError, NotADirectoryError) as error:
-        raise UsageError(f"checkpoints cannot be written to {vault.where()}: it, or what it lies in, is no folder: "
-                         "choose another --checkpoint") from error
+        raise UsageError(
+            f"checkpoints cannot be written to {vault.where()}: it, or what it lies in, is no folder: choose another --checkpoint"
+        ) from error
     except OSError as error:
-        raise UsageError(f"checkpoints cannot be written to {vault.where()}: {error.strerror or error}: make it writable, or "
-                         "choose another --checkpoint") from error
+        raise UsageError(
+            f"checkpoints cannot be written to {vault.where()}: {error.strerror or error}: make it writable, or "
+            "choose another --checkpoint"
+        ) from error
     except ValueError:
-        raise UsageError(f"{vault.where('', OWNER)} is damaged: choose another --checkpoint, or remove the file if no run "
-                         "uses this folder") from None
+        raise UsageError(
+            f"{vault.where('', OWNER)} is damaged: choose another --checkpoint, or remove the file if no run uses this folder"
+        ) from None
     if held.get("run_id") != run_id:
-        raise UsageError(f"{vault.where()} has the checkpoints of run {held.get('run')!r}, this is run {run!r}: choose another "
-                         f"--checkpoint, or go on with that run (`stretto resume {held.get('run')}`)")
+        raise UsageError(
+            f"{vault.where()} has the checkpoints of run {held.get('run')!r}, this is run {run!r}: choose another "
+            f"--checkpoint, or go on with that run (`stretto resume {held.get('run')}`)"
+        )
 
 
-def raise_fence(vault: Vault, *, life: int, roster: int) -> None:
+def raise_fence(vault: CheckpointStorage, *, life: int, roster: int) -> None:
     """From now on nobody with a lower number commits. Raises `Stale` for one who has such a number himself."""
     check_fence(vault, life=life, roster=roster)
     vault.put("", FENCE, json.dumps({"life": life, "roster": roster}).encode())
 
 
-def check_fence(vault: Vault, *, life: int, roster: int) -> None:
+def check_fence(vault: CheckpointStorage, *, life: int, roster: int) -> None:
     with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # a damaged fence is as good as none
         held = json.loads(vault.read("", FENCE))
         if (held["life"], held["roster"]) > (life, roster):
-            raise Stale(f"a save of roster {roster} (life {life}) is refused: {vault.where()} is at roster {held['roster']} "
-                        f"(life {held['life']})")
+            raise Stale(
+                f"a save of roster {roster} (life {life}) is refused: {vault.where()} is at roster {held['roster']} "
+                f"(life {held['life']})"
+            )
 
 
-def tidy(vault: Vault, *, keep: int, newest: Manifest) -> list[int]:
+def tidy(vault: CheckpointStorage, *, keep: int, newest: Manifest) -> list[int]:
     """Deletes what is no longer needed once `newest` is complete; the steps of the deleted.
 
     Kept are `newest` and the complete ones before it, `keep` in all, besides the final one. Leftovers go, and so does what an
@@ -214,12 +226,12 @@ def tidy(vault: Vault, *, keep: int, newest: Manifest) -> list[int]:
     return [entry.step for entry in gone]
 
 
-def _foreign(entry: Entry, newest: Manifest) -> bool:
+def _foreign(entry: CheckpointEntry, newest: Manifest) -> bool:
     """Another run's: somebody has put it there, and it is not ours to delete."""
     return entry.manifest is not None and entry.manifest.run_id != newest.run_id
 
 
-def _under_way(vault: Vault, entry: Entry, newest: Manifest) -> bool:
+def _under_way(vault: CheckpointStorage, entry: CheckpointEntry, newest: Manifest) -> bool:
     """Whether somebody may be writing there now: all see the manifest before its writer has tidied, and may begin the next save."""
     if entry.manifest is not None or entry.step < newest.step or entry.folder == newest.folder:
         return False
@@ -227,13 +239,13 @@ def _under_way(vault: Vault, entry: Entry, newest: Manifest) -> bool:
     return not marks or max(marks) >= (newest.life, newest.roster)
 
 
-def drop(vault: Vault, folder: str) -> None:
+def drop(vault: CheckpointStorage, folder: str) -> None:
     """The manifest goes first: half a deletion leaves leftovers, never a checkpoint that lacks a shard."""
     vault.remove(folder, NAME)
     vault.remove_folder(folder)
 
 
-def _sweep(vault: Vault, manifest: Manifest) -> None:
+def _sweep(vault: CheckpointStorage, manifest: Manifest) -> None:
     """Files of earlier attempts at the same step."""
     for name in _strays(vault.files(manifest.folder), manifest):
         with contextlib.suppress(OSError):

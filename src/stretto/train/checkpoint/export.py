@@ -10,21 +10,29 @@ from typing import Any
 from stretto.core.errors import Refused, UsageError
 from stretto.core.manifest import Manifest
 from stretto.train.checkpoint.catalog import verify
-from stretto.train.checkpoint.layout import CODES, framed, header, weights, width
-from stretto.train.checkpoint.vault import Vault
+from stretto.train.checkpoint.shard_layout import CODES, framed, header, weights, width
+from stretto.train.checkpoint.storage import CheckpointStorage
 
 CHUNK = 8 << 20
 
 
-def export(vault: Vault, manifest: Manifest, out: Path) -> int:
+def export(vault: CheckpointStorage, manifest: Manifest, out: Path) -> int:
     """Writes the file, whole or not at all; its bytes. The shards are read twice: to check them, and to copy."""
     verify(vault, manifest)
     names = weights(manifest)
     if not names:
-        raise UsageError(f"the checkpoint of step {manifest.step} has no module in it: only what was given to job.share as a "
-                         "torch.nn.Module has weights to export")
-    document: dict[str, Any] = {"__metadata__": {"format": "pt", "stretto.run": manifest.run, "stretto.step": str(manifest.step),
-                                                 "stretto.version": manifest.identity.version}}
+        raise UsageError(
+            f"the checkpoint of step {manifest.step} has no module in it: only what was given to job.share as a "
+            "torch.nn.Module has weights to export"
+        )
+    document: dict[str, Any] = {
+        "__metadata__": {
+            "format": "pt",
+            "stretto.run": manifest.run,
+            "stretto.step": str(manifest.step),
+            "stretto.version": manifest.identity.version,
+        }
+    }
     places: dict[int, int] = {}
     end = 0
     for name, index in names:
@@ -51,7 +59,7 @@ def export(vault: Vault, manifest: Manifest, out: Path) -> int:
     return len(start) + end
 
 
-def _copy(vault: Vault, manifest: Manifest, places: dict[int, int], file: Any, *, base: int) -> None:
+def _copy(vault: CheckpointStorage, manifest: Manifest, places: dict[int, int], file: Any, *, base: int) -> None:
     for shard in manifest.shards:
         offset = len(header(manifest.tensors, shard.pieces))
         with vault.open(manifest.folder, shard.file) as source:

@@ -15,9 +15,9 @@ import torch
 from stretto.core.errors import Refused, ScriptError
 from stretto.core.manifest import Identity, Manifest, Shard, compare
 from stretto.train.checkpoint.catalog import choose, previous
-from stretto.train.checkpoint.layout import header
-from stretto.train.checkpoint.vault import Vault, open_vault
-from stretto.train.sharing.state import as_bytes, empty
+from stretto.train.checkpoint.shard_layout import header
+from stretto.train.checkpoint.storage import CheckpointStorage, open_vault
+from stretto.train.sharing.state_codec import as_bytes, empty
 
 CHUNK = 16 << 20
 Room = Callable[[Any, list[list[Any]]], list[torch.Tensor | None]]
@@ -40,15 +40,19 @@ def load(url: str, *, step: int, own: Identity, room: Room, allow_mixed: bool) -
 def _admit(manifest: Manifest, own: Identity, *, path: str, allow_mixed: bool) -> str:
     found = compare(manifest, own)
     if found.shape:
-        raise ScriptError(f"the checkpoint {path} does not fit this job: {found.text()}: resume with the script and arguments that "
-                          "wrote it, or start a new run")
+        raise ScriptError(
+            f"the checkpoint {path} does not fit this job: {found.text()}: resume with the script and arguments that "
+            "wrote it, or start a new run"
+        )
     if found.bits and not allow_mixed:
-        raise ScriptError(f"going on from {path} would change the bits: {found.text()}: make them alike, or go on with "
-                          "--allow-mixed, which gives up the promise of the same bits and records it")
+        raise ScriptError(
+            f"going on from {path} would change the bits: {found.text()}: make them alike, or go on with "
+            "--allow-mixed, which gives up the promise of the same bits and records it"
+        )
     return found.text() if found.bits else ""
 
 
-def _tensors(vault: Vault, manifest: Manifest, room: Room) -> list[torch.Tensor]:
+def _tensors(vault: CheckpointStorage, manifest: Manifest, room: Room) -> list[torch.Tensor]:
     specs: list[list[Any]] = [[one.dtype, list(one.shape)] for one in manifest.tensors]
     tensors = [empty(one) if given is None else given for one, given in zip(specs, room(manifest.skeleton, specs), strict=True)]
     flats = [as_bytes(tensor) for tensor in tensors]
@@ -63,7 +67,7 @@ def _tensors(vault: Vault, manifest: Manifest, room: Room) -> list[torch.Tensor]
     return tensors
 
 
-def _fill(vault: Vault, manifest: Manifest, shard: Shard, flats: list[torch.Tensor]) -> None:
+def _fill(vault: CheckpointStorage, manifest: Manifest, shard: Shard, flats: list[torch.Tensor]) -> None:
     folder = manifest.folder
     path = vault.where(folder, shard.file)
     expected = header(manifest.tensors, shard.pieces)

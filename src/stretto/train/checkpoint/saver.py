@@ -25,7 +25,7 @@ from stretto.core.errors import Refused, StrettoError
 from stretto.core.manifest import NAME, Identity, Manifest, Piece, Shard, folder_name
 from stretto.train.checkpoint.catalog import check_fence, claim, mark, raise_fence, tidy
 from stretto.train.checkpoint.snapshot import Memory, Snapshot
-from stretto.train.checkpoint.vault import Stream, Vault, open_vault
+from stretto.train.checkpoint.storage import CheckpointStorage, Stream, open_vault
 from stretto.train.entry.failpoints import failpoint
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ NICE = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class CheckpointConfig:
     """What was asked for, from STRETTO_OPTIONS."""
 
     url: str
@@ -55,7 +55,7 @@ class Wish:
     """How long the end of the job waits for the last save."""
 
 
-class Abandoned(StrettoError):
+class SaveAborted(StrettoError):
     """This save will not become a checkpoint. The text says why."""
 
 
@@ -86,13 +86,13 @@ class Save:
 class Saver:
     """The saves of one worker, one at a time."""
 
-    def __init__(self, job: Job, wish: Wish, identity: Identity) -> None:
+    def __init__(self, job: Job, wish: CheckpointConfig, identity: Identity) -> None:
         self.wish = wish
         self.mixed = ""
         """What was different from the checkpoint that the run went on from, and allowed."""
         self._job = job
         self._identity = identity
-        self._vault: Vault = open_vault(wish.url)
+        self._vault: CheckpointStorage = open_vault(wish.url)
         self._memory = Memory()
         self._save: Save | None = None
         self._failed: list[Any] = []
@@ -127,8 +127,10 @@ class Saver:
         if self._save is not None and self._skipped != self._save.step:
             self._skipped = self._save.step
             took = time.monotonic() - self._save.began
-            self._warn(f"the save of step {self._save.step} is still under way after {took:.1f} s, so step {step} is not saved: "
-                       "checkpoint less often (--checkpoint-every) or to a faster place")
+            self._warn(
+                f"the save of step {self._save.step} is still under way after {took:.1f} s, so step {step} is not saved: "
+                "checkpoint less often (--checkpoint-every) or to a faster place"
+            )
 
     @property
     def _busy(self) -> bool:
@@ -176,8 +178,9 @@ class Saver:
                 save.broken = save.broken or "the roster broke"
                 save.over.wait(max(0.0, until - time.monotonic()))
                 return False
-        self._warn(f"the save of step {save.step} was not finished within {self.wish.grace_s:g} s (--grace): the job ends "
-                   "without it")
+        self._warn(
+            f"the save of step {save.step} was not finished within {self.wish.grace_s:g} s (--grace): the job ends without it"
+        )
         return True
 
     def _settled(self, save: Save) -> bool:
@@ -215,8 +218,17 @@ class Saver:
         place = self._job._admission.place()
         skeleton, tensors = self._job._shared.flatten(place)
         snapshot = self._memory.snapshot(skeleton, tensors, writer=team.rank, writers=len(team.roster.members))
-        save = Save(step=step, roster=team.roster.number, writer=team.rank, writers=len(team.roster.members), snapshot=snapshot,
-                    place=place, final=final, blocked_s=time.monotonic() - before, began=before)
+        save = Save(
+            step=step,
+            roster=team.roster.number,
+            writer=team.rank,
+            writers=len(team.roster.members),
+            snapshot=snapshot,
+            place=place,
+            final=final,
+            blocked_s=time.monotonic() - before,
+            began=before,
+        )
         self._save, self.saved, self._prepared = save, step, save.roster
         self._due_at = before + (self.wish.every_s or 0.0)
         threads.start(self._run, save, name=f"stretto-save-{step}")
@@ -253,15 +265,21 @@ class Saver:
             stream.abandon()
             raise
         failpoint("save-synced")
-        part = {"file": file, "bytes": len(image), "sha256": sha, "roster": save.roster, "life": self.wish.life,
-                "pieces": [asdict(piece) for piece in save.snapshot.pieces]}
+        part = {
+            "file": file,
+            "bytes": len(image),
+            "sha256": sha,
+            "roster": save.roster,
+            "life": self.wish.life,
+            "pieces": [asdict(piece) for piece in save.snapshot.pieces],
+        }
         self._vault.put(save.folder, f"part-{self._mark(save, save.writer)}.json", json.dumps(part).encode())
 
     def _pour(self, save: Save, image: memoryview, stream: Stream) -> str:
         sha = hashlib.sha256()
         for low in range(0, len(image), CHUNK):
             if save.broken:
-                raise Abandoned(save.broken)
+                raise SaveAborted(save.broken)
             chunk = image[low : low + CHUNK]
             sha.update(chunk)
             stream.write(chunk)
@@ -273,9 +291,20 @@ class Saver:
         wrote_s = time.monotonic() - save.began
         shards = self._collect(save, until=time.monotonic() + max(PARTS_S, PATIENCE * wrote_s))
         manifest = Manifest(
-            run=self.wish.run, run_id=self.wish.run_id, life=self.wish.life, roster=save.roster, step=save.step,
-            tick=int(save.place["tick"]), epoch=save.place["epoch"], identity=self._identity, skeleton=save.snapshot.skeleton,
-            tensors=save.snapshot.tensors, shards=shards, final=save.final, mixed=bool(self.mixed), created=time.time(),
+            run=self.wish.run,
+            run_id=self.wish.run_id,
+            life=self.wish.life,
+            roster=save.roster,
+            step=save.step,
+            tick=int(save.place["tick"]),
+            epoch=save.place["epoch"],
+            identity=self._identity,
+            skeleton=save.snapshot.skeleton,
+            tensors=save.snapshot.tensors,
+            shards=shards,
+            final=save.final,
+            mixed=bool(self.mixed),
+            created=time.time(),
             extra={"allowed": self.mixed} if self.mixed else {},
         )
         check_fence(self._vault, life=self.wish.life, roster=save.roster)
@@ -283,9 +312,16 @@ class Saver:
         self._vault.put(save.folder, NAME, manifest.encode(), durable=True)
         failpoint("save-renamed")
         save.committed = True
-        self._job._telling.say("checkpoint", step=save.step, path=self._vault.where(save.folder), bytes=manifest.bytes,
-                       seconds=round(time.monotonic() - save.began, 6), blocked_s=round(save.blocked_s, 6), roster=save.roster,
-                       final=save.final)
+        self._job._telling.say(
+            "checkpoint",
+            step=save.step,
+            path=self._vault.where(save.folder),
+            bytes=manifest.bytes,
+            seconds=round(time.monotonic() - save.began, 6),
+            blocked_s=round(save.blocked_s, 6),
+            roster=save.roster,
+            final=save.final,
+        )
         with contextlib.suppress(OSError):
             tidy(self._vault, keep=self.wish.keep, newest=manifest)
 
@@ -294,9 +330,9 @@ class Saver:
         pause = 0.005
         while missing := [name for name in notes if name not in self._vault.files(save.folder)]:
             if save.broken:
-                raise Abandoned(save.broken)
+                raise SaveAborted(save.broken)
             if time.monotonic() > until:
-                raise Abandoned(f"{len(missing)} of {save.writers} parts have not come ({missing[0]})")
+                raise SaveAborted(f"{len(missing)} of {save.writers} parts have not come ({missing[0]})")
             time.sleep(pause)
             pause = min(pause * 1.5, 0.25)
         return tuple(self._shard(save, name) for name in notes)
@@ -321,7 +357,7 @@ class Saver:
         if isinstance(error, OSError):
             fix = "training goes on with the last checkpoint; make room or make it writable, the next save tries again"
             self._warn(f"the checkpoint {path} could not be written: {told}: {fix}")
-        elif save.writer == 0 or not isinstance(error, Abandoned):
+        elif save.writer == 0 or not isinstance(error, SaveAborted):
             self._warn(f"the checkpoint {path} was given up: {told}; the last complete one stays, the next save tries again")
 
     def _warn(self, text: str) -> None:

@@ -12,9 +12,9 @@ import torch
 
 from stretto.core import threads
 from stretto.core.errors import Refused, ScriptError
-from stretto.core.manifest import Identity, Piece, Shared, Tensor
-from stretto.train.checkpoint.layout import deal, header, width
-from stretto.train.sharing.state import as_bytes, flatten, spec
+from stretto.core.manifest import Identity, Piece, SharedEntry, Tensor
+from stretto.train.checkpoint.shard_layout import deal, header, width
+from stretto.train.sharing.state_codec import as_bytes, flatten, spec
 
 
 def tensor_names(skeleton: Any, count: int) -> list[str]:
@@ -59,12 +59,21 @@ def identify(job: Any, *, version: str, fingerprint: dict[str, Any]) -> Identity
     return Identity(
         seed=job.seed,
         slices=job.slices,
-        loaders=tuple({"train": one.train, "batch": one.batch, "tail": one.tail, "samples": one.source.size,
-                       "shuffle": one.source.shuffle, "reduction": getattr(one, "reduction", "mean")} for one in job._loaders),
+        loaders=tuple(
+            {
+                "train": one.train,
+                "batch": one.batch,
+                "tail": one.tail,
+                "samples": one.source.size,
+                "shuffle": one.source.shuffle,
+                "reduction": getattr(one, "reduction", "mean"),
+            }
+            for one in job._loaders
+        ),
         plan=_plan(job),
         fingerprint=fingerprint,
         version=version,
-        objects=tuple(Shared(name, type(one).__name__, name in modules) for name, one in shared.objects.items()),
+        objects=tuple(SharedEntry(name, type(one).__name__, name in modules) for name, one in shared.objects.items()),
         tensors=describe(skeleton, tensors),
     )
 
@@ -77,7 +86,7 @@ def _plan(job: Any) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class StateShare:
     """What one writer's shard will have, before anything is copied."""
 
     tensors: tuple[Tensor, ...]
@@ -141,14 +150,14 @@ class Memory:
         return Snapshot(skeleton, share.tensors, share.pieces, image)
 
 
-def _share(skeleton: Any, tensors: list[torch.Tensor], *, writer: int, writers: int) -> Share:
+def _share(skeleton: Any, tensors: list[torch.Tensor], *, writer: int, writers: int) -> StateShare:
     described = describe(skeleton, tensors)
     try:
         pieces = tuple(deal(described, writers)[writer])
     except Refused as error:
         raise ScriptError(str(error)) from error
     sizes = tuple((piece.high - piece.low) * width(described[piece.tensor]) for piece in pieces)
-    return Share(described, pieces, header(described, pieces), sizes)
+    return StateShare(described, pieces, header(described, pieces), sizes)
 
 
 def _pages(size: int) -> torch.Tensor:

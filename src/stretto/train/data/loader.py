@@ -11,17 +11,17 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from stretto.core.errors import ScriptError
 from stretto.core.slices import Span
-from stretto.train.data.arguments import Arguments
-from stretto.train.data.changes import Changes
-from stretto.train.data.datasets import check_length
-from stretto.train.data.prefetch import Ahead
-from stretto.train.data.samples import Source, Wanted, cut
+from stretto.train.data.dataset_changes import Changes
+from stretto.train.data.dataset_checks import check_length
+from stretto.train.data.loader_arguments import Arguments
+from stretto.train.data.prefetch import Prefetcher
+from stretto.train.data.sample_reader import SliceRequest, Source, cut
 from stretto.train.data.step import Step
 from stretto.train.data.sweeps import Sweeps
-from stretto.train.randomness import seed_all
-from stretto.train.reduce.logs import Row
+from stretto.train.reduce.logged_metrics import Row
 from stretto.train.reduce.sums import Partial, add, joined, small
-from stretto.train.script_variables import script_frames
+from stretto.train.rng import seed_all
+from stretto.train.script_checks.variables import script_frames
 from stretto.train.sharing.torchmetrics_state import computed
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Loader:
         """The sum over the steps of the last whole sweep of an evaluation, of everything given to `step.sum`."""
         self.gathered: dict[str, Any] = {}
         """Everything given to `step.gather` in the last whole sweep of an evaluation, in the order of its samples."""
-        self._ahead = Ahead(self.source, given.prefetch) if given.prefetch.workers else None
+        self._ahead = Prefetcher(self.source, given.prefetch) if given.prefetch.workers else None
         self.torchmetrics: dict[str, Any] = {}
         """Metrics of this loader: reset before every sweep, computed after it."""
         self._counted: dict[str, Any] = {}
@@ -100,8 +100,9 @@ class Loader:
 
     def __getattr__(self, name: str) -> Any:
         if name in ("sampler", "batch_sampler", "set_epoch"):
-            raise AttributeError(f"a loader has no {name}: its order of samples follows from the job's seed and the epoch; leave "
-                                 "set_epoch out")
+            raise AttributeError(
+                f"a loader has no {name}: its order of samples follows from the job's seed and the epoch; leave set_epoch out"
+            )
         raise AttributeError(f"'Loader' object has no attribute {name!r}")
 
     def __len__(self) -> int:
@@ -172,8 +173,10 @@ class Loader:
             return  # the others have finished this sweep
         self._skipped = 0
         if job._epoch is not None and self.epoch > job._epoch:
-            raise ScriptError(f"a second sweep over a training loader in epoch {job._epoch}: an epoch of job.epochs has each of "
-                              "its samples once; make a second loader for a second sweep")
+            raise ScriptError(
+                f"a second sweep over a training loader in epoch {job._epoch}: an epoch of job.epochs has each of "
+                "its samples once; make a second loader for a second sweep"
+            )
         job._active = self.number
         if job._catch_up is not None:
             job._admission.arrived()
@@ -183,8 +186,7 @@ class Loader:
             count = self.count()
             if not count:
                 break
-            step = Step(self, index=job.step, epoch=self.epoch, first=self.consumed, count=count,
-                        parts=job._planning.parts(self))
+            step = Step(self, index=job.step, epoch=self.epoch, first=self.consumed, count=count, parts=job._planning.parts(self))
             job._passes.open = job._passes.training = step
             try:
                 yield step
@@ -258,11 +260,11 @@ class Loader:
         self.job._torchmetrics.load_state_dict(self._counted)
         seed_all(self.job.seed, SWEEP, self.number)
 
-    def wanted(self, step: Step, slice: int, part: int = 0) -> Wanted:
+    def wanted(self, step: Step, slice: int, part: int = 0) -> SliceRequest:
         low, high = cut(step.first, step.count, self.slices, slice)
         if step.parts > 1:
             low, high = cut(low, high - low, min(step.parts, high - low), part)  # no part without a sample
-        return Wanted(step.epoch, step.first, slice, low, high)
+        return SliceRequest(step.epoch, step.first, slice, low, high)
 
     def fetch(self, step: Step, slice: int, part: int = 0) -> Any:
         """The samples of a slice, or of one of its parts, collated."""
@@ -292,7 +294,7 @@ class Loader:
         """The slices of this step are asked for again: prefetching starts over."""
         self._expected = None
 
-    def _upcoming(self, step: Step, slice: int) -> Iterator[Wanted]:
+    def _upcoming(self, step: Step, slice: int) -> Iterator[SliceRequest]:
         """What this worker will need from here on if nothing changes."""
         assert self._ahead is not None
         share = self._share
@@ -311,7 +313,6 @@ class Loader:
                 for part in range(parts):
                     low, high = cut(whole_low, whole_high - whole_low, parts, part)
                     if high > low:
-                        yield Wanted(epoch, first, one, low, high)
+                        yield SliceRequest(epoch, first, one, low, high)
             start = 0
             first += count
-

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from stretto.train.randomness import mix
+from stretto.train.rng import mix
 
 ROUNDS = 6
 

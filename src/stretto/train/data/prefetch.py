@@ -16,9 +16,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from stretto.core.errors import ScriptError
-from stretto.train.data.arguments import Prefetch
-from stretto.train.data.changes import Attributes, changed
-from stretto.train.data.samples import Source, Wanted
+from stretto.train.data.dataset_changes import Attributes, changed
+from stretto.train.data.loader_arguments import Prefetch
+from stretto.train.data.sample_reader import SliceRequest, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class _Keyed(Dataset[Any]):
     def __init__(self, source: Source) -> None:
         self.source = source
 
-    def __getitem__(self, wanted: Wanted) -> tuple[Wanted, Any]:
+    def __getitem__(self, wanted: SliceRequest) -> tuple[SliceRequest, Any]:
         try:
             return wanted, self.source[wanted]
         except ScriptError as error:
@@ -61,16 +61,16 @@ class _Feed:
     """What the processes are asked for next. It may be given more after its end."""
 
     def __init__(self) -> None:
-        self.upcoming: Iterator[Wanted] = iter(())
+        self.upcoming: Iterator[SliceRequest] = iter(())
 
-    def __iter__(self) -> Iterator[Wanted]:
+    def __iter__(self) -> Iterator[SliceRequest]:
         return self
 
-    def __next__(self) -> Wanted:
+    def __next__(self) -> SliceRequest:
         return next(self.upcoming)
 
 
-class Ahead:
+class Prefetcher:
     """Fetches slices ahead of time."""
 
     def __init__(self, source: Source, given: Prefetch) -> None:
@@ -90,8 +90,8 @@ class Ahead:
             multiprocessing_context=given.context,
             generator=torch.Generator(),  # its processes' seeds are not drawn from the script's random numbers
         )
-        self._answers: Iterator[tuple[Wanted, Any]] | None = None
-        self._kept: dict[Wanted, Any] = {}
+        self._answers: Iterator[tuple[SliceRequest, Any]] | None = None
+        self._kept: dict[SliceRequest, Any] = {}
         self._now = Attributes(source.dataset)
         self._attributes: dict[str, Any] | None = None
         """The dataset's, as the processes have them."""
@@ -117,23 +117,27 @@ class Ahead:
         name, before, now = change
         what = f"dataset.{name} was {before} when the processes that read ahead began and is {now} now: they would not see it"
         if self.persistent:
-            raise ScriptError(f"{what}, and a worker that joins would. Leave persistent_workers=True out, and they begin anew with "
-                              "each sweep; or leave the dataset as it is")
-        raise ScriptError(f"{what} before the next sweep, and a worker that joins now would. Change the dataset between two "
-                          "sweeps, or use num_workers=0")
+            raise ScriptError(
+                f"{what}, and a worker that joins would. Leave persistent_workers=True out, and they begin anew with "
+                "each sweep; or leave the dataset as it is"
+            )
+        raise ScriptError(
+            f"{what} before the next sweep, and a worker that joins now would. Change the dataset between two "
+            "sweeps, or use num_workers=0"
+        )
 
     def end(self) -> None:
         """The sweep is over."""
         if not self.persistent:
             self._drop()
 
-    def expect(self, upcoming: Iterator[Wanted]) -> None:
+    def expect(self, upcoming: Iterator[SliceRequest]) -> None:
         """What will be asked for from now on: called whenever the share, the batch or the place has changed."""
         coming = list(itertools.islice(upcoming, len(self._kept)))
         self._kept = {one: self._kept[one] for one in coming if one in self._kept}
         self._feed.upcoming = itertools.chain([one for one in coming if one not in self._kept], upcoming)
 
-    def get(self, wanted: Wanted) -> Any:
+    def get(self, wanted: SliceRequest) -> Any:
         """The slice; what arrives before it is kept if its turn is still to come."""
         if wanted in self._kept:
             return self._kept.pop(wanted)

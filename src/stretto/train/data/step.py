@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stretto.core.errors import ScriptError
-from stretto.core.order import order_id
+from stretto.core.sample_order import order_id
 from stretto.core.slices import Span
-from stretto.train.data.samples import cut
-from stretto.train.reduce.logs import Row, number
-from stretto.train.reduce.sums import GATHER, SUM, Tally, joined, total
+from stretto.train.data.sample_reader import cut
+from stretto.train.reduce.logged_metrics import Row, number
+from stretto.train.reduce.sums import GATHER, SUM, SliceSums, joined, total
 from stretto.train.sharing.torchmetrics_state import TorchMetrics
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Step:
         """What was given to `step.gather`, of all workers and in the order of the samples, after every pass; of a name that two
         passes gather, the first one's."""
         self.rows: dict[int, dict[str, Any]] = {}
-        self.tally: Tally | None = None
+        self.tally: SliceSums | None = None
         """What this pass has summed and gathered here so far; None where it has not."""
         self.slice: int | None = None
         self.opened = False
@@ -63,9 +63,11 @@ class Step:
             raise ScriptError("this step is already being iterated over: use one loop at a time")
         self.loader.job._check_open("for … in step")
         if self.over:
-            raise ScriptError(f"step {self.index} is over: its loop `for step in data` has gone on or was left (next(iter(data)) "
-                              "leaves it at once). Look at samples with loader.dataset[0]; train on the same batch over and over "
-                              "with job.loader(torch.utils.data.Subset(dataset, range(256)), 256)")
+            raise ScriptError(
+                f"step {self.index} is over: its loop `for step in data` has gone on or was left (next(iter(data)) "
+                "leaves it at once). Look at samples with loader.dataset[0]; train on the same batch over and over "
+                "with job.loader(torch.utils.data.Subset(dataset, range(256)), 256)"
+            )
         self.opened = True
         return self.loader.job._passes.run(self)
 
@@ -97,11 +99,11 @@ class Step:
             tally, unit = self._counting("gather"), self.slice or 0
             tally.gather(name, unit, value, samples=self.units()[unit])
 
-    def _counting(self, method: str) -> Tally:
+    def _counting(self, method: str) -> SliceSums:
         if self.slice is None:
             raise ScriptError(f"step.{method} belongs inside the loop over the step's slices: it takes the values of a slice")
         if self.tally is None:
-            self.tally = Tally()
+            self.tally = SliceSums()
         return self.tally
 
     # ---- the pass
@@ -120,7 +122,7 @@ class Step:
         unit, self.slice = self.slice, None
         found = self._torchmetrics.leave_slice()
         if found and unit is not None:
-            self.tally = self.tally or Tally()
+            self.tally = self.tally or SliceSums()
             self.tally.take(unit, found)
 
     @property

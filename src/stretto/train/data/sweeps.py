@@ -51,8 +51,10 @@ class Sweeps:
                 yield step
                 step.over = self._loader.train
                 if self._number != number:
-                    raise ScriptError(f"two loops over loader {self._loader.number} at a time: its place is one; end the "
-                                      "first loop before the second begins, or make a loader for each")
+                    raise ScriptError(
+                        f"two loops over loader {self._loader.number} at a time: its place is one; end the "
+                        "first loop before the second begins, or make a loader for each"
+                    )
             ended = True
         finally:
             if isinstance(steps, Generator):
@@ -72,9 +74,11 @@ class Sweeps:
     def check_left(self, step: Step) -> None:
         """The sweep was left at a step that nobody had begun: refused if no loop did so, but next(iter(data))."""
         if self._by_hand and self._taken == 1:
-            raise ScriptError(f"next(iter(data)) took step {step.index} out of its loop and left it, which ends an epoch: a "
-                              "training step belongs to all workers. To look at a batch use data.collate_fn([data.dataset[k] for "
-                              "k in range(8)]), or a loader with train=False")
+            raise ScriptError(
+                f"next(iter(data)) took step {step.index} out of its loop and left it, which ends an epoch: a "
+                "training step belongs to all workers. To look at a batch use data.collate_fn([data.dataset[k] for "
+                "k in range(8)]), or a loader with train=False"
+            )
 
 
 def _plain_loop(frame: Any) -> bool:
@@ -98,15 +102,19 @@ def _check_wrappers(sweep: Any) -> None:
         if held is None:
             return
         if isinstance(held, itertools.islice):
-            raise ScriptError("itertools.islice over a training loader counts the steps of this process, and a worker that "
-                              "joins in "
-                              "the middle of an epoch would count from its own first: leave the loop instead, at a step that "
-                              "is the same for all: `if step.index + 1 == last: break` at the end of its body")
+            raise ScriptError(
+                "itertools.islice over a training loader counts the steps of this process, and a worker that "
+                "joins in "
+                "the middle of an epoch would count from its own first: leave the loop instead, at a step that "
+                "is the same for all: `if step.index + 1 == last: break` at the end of its body"
+            )
         if isinstance(held, zip):
-            raise ScriptError("zip over a training loader: on a worker that joins in the middle of an epoch the other "
-                              "iterables would "
-                              "begin at their start. Give one loader both datasets (torch.utils.data.StackDataset), or take from "
-                              "the other by step.index")
+            raise ScriptError(
+                "zip over a training loader: on a worker that joins in the middle of an epoch the other "
+                "iterables would "
+                "begin at their start. Give one loader both datasets (torch.utils.data.StackDataset), or take from "
+                "the other by step.index"
+            )
 
 
 def _holder(held: Any) -> Any:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stretto.train.data.identity import identity
-from stretto.train.sharing.state import spec
+from stretto.train.data.dataset_identity import identity
+from stretto.train.sharing.state_codec import spec
 
 if TYPE_CHECKING:
     from stretto.train.data.loader import Loader
@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
 def contract(job: Job) -> dict[str, str]:
     """By the words of the script: each name with its value."""
-    terms = {"stretto.join(seed=…)": str(job.seed), "slices": str(job.slices),
-             "the number of job.loader calls": str(len(job._loaders))}
+    terms = {
+        "stretto.join(seed=…)": str(job.seed),
+        "slices": str(job.slices),
+        "the number of job.loader calls": str(len(job._loaders)),
+    }
     for loader in job._loaders:
         terms.update({f"{name} of job.loader number {loader.number}": value for name, value in _loader(job, loader).items()})
     rule = job._planning.rule
@@ -35,8 +38,13 @@ def sha(terms: dict[str, str]) -> str:
 
 def _loader(job: Job, loader: Loader) -> dict[str, str]:
     policy = job._planning.policy(loader)
-    terms = {"the number of samples": loader.source.size, "batch_size": policy.reference if policy is not None else loader.batch,
-             "tail": loader.tail, "train": loader.train, "shuffle": loader.source.shuffle}
+    terms = {
+        "the number of samples": loader.source.size,
+        "batch_size": policy.reference if policy is not None else loader.batch,
+        "tail": loader.tail,
+        "train": loader.train,
+        "shuffle": loader.source.shuffle,
+    }
     reduction = getattr(loader, "reduction", None)
     if reduction is not None:
         terms["reduction"] = reduction

@@ -33,6 +33,7 @@ def machine() -> dict[str, str]:
 
 def _tf32(legacy: Callable[[], Any], precision: Callable[[], Any]) -> Callable[[], Any]:
     """The old switch raises once a script has used the new one."""
+
     def read() -> Any:
         try:
             return legacy()
@@ -49,10 +50,10 @@ _READ: dict[str, Callable[[], Any]] = {
     "torch.are_deterministic_algorithms_enabled()": torch.are_deterministic_algorithms_enabled,
 }
 _READ_CUDA: dict[str, Callable[[], Any]] = {
-    "torch.backends.cuda.matmul.allow_tf32": _tf32(lambda: torch.backends.cuda.matmul.allow_tf32,
-                                                   lambda: torch.backends.cuda.matmul.fp32_precision),
-    "torch.backends.cudnn.allow_tf32": _tf32(lambda: torch.backends.cudnn.allow_tf32,
-                                             lambda: torch.backends.cudnn.fp32_precision),
+    "torch.backends.cuda.matmul.allow_tf32": _tf32(
+        lambda: torch.backends.cuda.matmul.allow_tf32, lambda: torch.backends.cuda.matmul.fp32_precision
+    ),
+    "torch.backends.cudnn.allow_tf32": _tf32(lambda: torch.backends.cudnn.allow_tf32, lambda: torch.backends.cudnn.fp32_precision),
     "torch.backends.cudnn.benchmark": lambda: torch.backends.cudnn.benchmark,
     "torch.backends.cudnn.deterministic": lambda: torch.backends.cudnn.deterministic,
 }
@@ -97,7 +98,7 @@ def prepare(threads: int | None = None, *, given: int | None = None) -> list[str
     return changed
 
 
-class Settings:
+class TorchSettings:
     """A job's settings: free until training begins, then as they are."""
 
     def __init__(self) -> None:
@@ -116,12 +117,18 @@ class Settings:
             return
         for (name, read), value in zip(self._readers, self._fixed, strict=True):
             if read() != value:
-                raise ScriptError(f"{name} is {read()} and was {value} when training began, which changes the bits: set it before "
-                                  "the first step, on every worker, and leave it so")
+                raise ScriptError(
+                    f"{name} is {read()} and was {value} when training began, which changes the bits: set it before "
+                    "the first step, on every worker, and leave it so"
+                )
 
 
 def tell(changed: list[str]) -> None:
     """One line about what was changed for the user."""
     if changed:
-        print(f"stretto has called {', '.join(changed)} so that the bits do not depend on the number of workers; to choose "
-              "otherwise, set it after stretto.join", file=sys.stderr, flush=True)
+        print(
+            f"stretto has called {', '.join(changed)} so that the bits do not depend on the number of workers; to choose "
+            "otherwise, set it after stretto.join",
+            file=sys.stderr,
+            flush=True,
+        )

@@ -13,7 +13,7 @@ import torch
 
 from stretto.core.errors import ScriptError
 from stretto.core.slices import Span
-from stretto.train.reduce.tree import Flat, Move, Program
+from stretto.train.reduce.accumulation import Flat, SumOp, SumSchedule
 
 
 def _kind(tensor: torch.Tensor) -> torch.dtype:
@@ -60,12 +60,14 @@ class Buffers:
     def _same_shape(self, place: int) -> torch.Tensor:
         tensor, start = self._get(place), self._start[place]
         if tensor.shape != start.shape:
-            raise ScriptError(f"{self.names[place]} has the shape {tuple(tensor.shape)} and had {tuple(start.shape)} when training "
-                              "began: buffers keep their shapes while a model is trained. Where the first batch gives a buffer its "
-                              "shape (observers of quantization), run one batch through the model before job.share")
+            raise ScriptError(
+                f"{self.names[place]} has the shape {tuple(tensor.shape)} and had {tuple(start.shape)} when training "
+                "began: buffers keep their shapes while a model is trained. Where the first batch gives a buffer its "
+                "shape (observers of quantization), run one batch through the model before job.share"
+            )
         return tensor
 
-    def begin(self, program: Program) -> None:
+    def begin(self, program: SumSchedule) -> None:
         """A pass starts: its start values are kept."""
         self.again = set()
         if not self.slots:
@@ -100,7 +102,7 @@ class Buffers:
         self._versions = [(id(t), t._version) for t in map(self._get, range(len(self.slots)))]
 
     @torch.no_grad()
-    def leave(self, move: Move, *, weight: float | None, empty: bool = False) -> None:
+    def leave(self, move: SumOp, *, weight: float | None, empty: bool = False) -> None:
         """A slice ends: its values go into the tree."""
         for place, before in enumerate(self._versions):
             tensor = self._same_shape(place)
@@ -117,7 +119,7 @@ class Buffers:
             return value.to(torch.int64) - (start.to(torch.int64) if value.dtype != torch.bool else 0)
         return value.to(kind) if weight is None else value.to(kind) * weight
 
-    def vectors(self, program: Program) -> list[dict[Span, torch.Tensor]]:
+    def vectors(self, program: SumSchedule) -> list[dict[Span, torch.Tensor]]:
         """What has to be summed over all slices, in an order that is the same everywhere."""
         return [
             {node: flat.buffers[buffer] for node, buffer in program.results.items()}
@@ -125,7 +127,7 @@ class Buffers:
         ]
 
     @torch.no_grad()
-    def finish(self, program: Program, scale: float) -> None:
+    def finish(self, program: SumSchedule, scale: float) -> None:
         """The sums become the buffers' values."""
         result = program.results[min(program.results)]
         for places, flat in self._groups.values():

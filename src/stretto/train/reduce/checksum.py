@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import torch
 
-_INTEGERS = {1: (torch.uint8, torch.int32), 2: (torch.int16, torch.int32), 4: (torch.int32, torch.int32),
-             8: (torch.int64, torch.int64)}
+_INTEGERS = {
+    1: (torch.uint8, torch.int32),
+    2: (torch.int16, torch.int32),
+    4: (torch.int32, torch.int32),
+    8: (torch.int64, torch.int64),
+}
 """What an element of each width is taken as and summed in: sums of the same type are the fast ones."""
 
 

@@ -17,7 +17,7 @@ import torch
 
 from stretto.core.errors import ScriptError
 from stretto.core.slices import Span
-from stretto.train.reduce.tree import Flat, Move, Program
+from stretto.train.reduce.accumulation import Flat, SumOp, SumSchedule
 
 BUCKET_BYTES = 25 << 20
 
@@ -45,7 +45,7 @@ class Bucket:
             self.flat.renew(buffer)
         self._lent = []
 
-    def parts(self, program: Program) -> dict[Span, torch.Tensor]:
+    def parts(self, program: SumSchedule) -> dict[Span, torch.Tensor]:
         return {node: self.flat.buffers[buffer] for node, buffer in program.results.items()}
 
 
@@ -59,8 +59,10 @@ def _buckets(parameters: Iterable[torch.nn.Parameter]) -> list[Bucket]:
     open_ones: dict[tuple[torch.dtype, torch.device], tuple[list[torch.nn.Parameter], int]] = {}
     for parameter in reversed(list(parameters)):
         if parameter.is_complex():
-            raise ScriptError(f"a shared parameter of shape {tuple(parameter.shape)} is complex: only real ones can be reduced; "
-                              "make `torch.view_as_real(…)` of it the parameter, and `torch.view_as_complex` of that in forward")
+            raise ScriptError(
+                f"a shared parameter of shape {tuple(parameter.shape)} is complex: only real ones can be reduced; "
+                "make `torch.view_as_real(…)` of it the parameter, and `torch.view_as_complex` of that in forward"
+            )
         key = (parameter.dtype, parameter.device)
         held, size = open_ones.pop(key, ([], 0))
         held.append(parameter)
@@ -102,7 +104,7 @@ class Gradients:
         self._index = {parameter: (bucket, place) for bucket in self.buckets for place, parameter in enumerate(bucket.parameters)}
         self._order = {parameter: place for place, parameter in enumerate(parameters)}
         self._fired: dict[torch.nn.Parameter, int] = {}
-        self._move: Move | None = None
+        self._move: SumOp | None = None
         self._weight: float | None = None
         self._last = False
         self._parted = False
@@ -123,7 +125,7 @@ class Gradients:
         """Buckets of this pass that are on their way."""
         return self._launched
 
-    def begin(self, program: Program, launch: Callable[[Bucket], None], *, scale: float | None = None) -> None:
+    def begin(self, program: SumSchedule, launch: Callable[[Bucket], None], *, scale: float | None = None) -> None:
         """A pass starts. `launch` is called for every bucket when its sums are complete, and multiplied by `scale`."""
         self.undo()
         self._scale = scale
@@ -151,7 +153,7 @@ class Gradients:
         for parameter in self.parameters:
             parameter.grad = before.get(parameter)
 
-    def enter(self, move: Move, *, weight: float | None, last: bool, part: tuple[int, int] = (0, 1)) -> None:
+    def enter(self, move: SumOp, *, weight: float | None, last: bool, part: tuple[int, int] = (0, 1)) -> None:
         """A slice starts, or one of its parts. `weight` multiplies its gradients where they are not of one size."""
         self._move, self._weight = move, weight
         self._parted, self._final = part[1] > 1, part[0] == part[1] - 1
@@ -190,12 +192,12 @@ class Gradients:
             "is the gradient of the whole batch"
         )
 
-    def empty(self, move: Move, *, last: bool) -> None:
+    def empty(self, move: SumOp, *, last: bool) -> None:
         """A slice without samples."""
         self.enter(move, weight=None, last=last)
         self.leave()
 
-    def finish(self, used: set[int], program: Program) -> None:
+    def finish(self, used: set[int], program: SumSchedule) -> None:
         """The reduced sums are added to the parameters' gradients. Where no slice had one, they stay as they were."""
         result = program.results[min(program.results)]
         before, self.before, self._open = self.before, {}, False
@@ -218,9 +220,11 @@ class Gradients:
     def _arrived(self, parameter: torch.Tensor) -> None:
         assert isinstance(parameter, torch.nn.Parameter)
         if not self.inside:
-            raise ScriptError(f"backward was called outside the loop over a training step's slices (a shared parameter of shape "
-                              f"{tuple(parameter.shape)} got a gradient): call it inside the loop, once for every slice; for "
-                              "gradients of inputs use torch.autograd.grad")
+            raise ScriptError(
+                f"backward was called outside the loop over a training step's slices (a shared parameter of shape "
+                f"{tuple(parameter.shape)} got a gradient): call it inside the loop, once for every slice; for "
+                "gradients of inputs use torch.autograd.grad"
+            )
         count = self._fired.get(parameter, 0) + 1
         self._fired[parameter] = count
         if count > 1:
@@ -244,7 +248,7 @@ class Gradients:
         parameter.grad = None
         self._take(bucket, place, self._move, gradient, parameter)
 
-    def _take(self, bucket: Bucket, place: int, move: Move, gradient: torch.Tensor | None, parameter: torch.nn.Parameter) -> None:
+    def _take(self, bucket: Bucket, place: int, move: SumOp, gradient: torch.Tensor | None, parameter: torch.nn.Parameter) -> None:
         if gradient is not None:
             self.used.add(self._order[parameter])
             if self.squares is not None:

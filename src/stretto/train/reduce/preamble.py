@@ -50,8 +50,10 @@ class Preamble:
 
     def encode(self) -> bytes:
         place = self.place
-        return json.dumps([place.kind, place.loader, place.epoch, place.step, place.pass_, place.first, place.count, self.joined,
-                           self.checks], separators=(",", ":")).encode()
+        return json.dumps(
+            [place.kind, place.loader, place.epoch, place.step, place.pass_, place.first, place.count, self.joined, self.checks],
+            separators=(",", ":"),
+        ).encode()
 
     @staticmethod
     def decode(text: bytes) -> Preamble:
@@ -60,7 +62,7 @@ class Preamble:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PreambleVerdict:
     """What follows from the preambles of an exchange. Nothing, if all is well."""
 
     misplaced: tuple[int, ...] = ()
@@ -71,23 +73,23 @@ class Verdict:
     """Names of the checks that differ."""
 
 
-def judge(preambles: Sequence[Preamble], *, tick: int) -> Verdict:
+def judge(preambles: Sequence[Preamble], *, tick: int) -> PreambleVerdict:
     """Who stands elsewhere, and what differs. The place of the members that have been there longest is the job's; those that have
     joined at this `tick` have done nothing for it yet."""
     longest = min(one.joined for one in preambles)
     places = {one.place for one in preambles if one.joined == longest}
     if len(places) > 1:
-        return Verdict(scattered=True)
+        return PreambleVerdict(scattered=True)
     place = next(iter(places))
     misplaced = tuple(rank for rank, one in enumerate(preambles) if one.place != place)
     if misplaced:
-        return Verdict(misplaced=misplaced)
+        return PreambleVerdict(misplaced=misplaced)
     differing = _differing(preambles)
     if not differing or longest == tick:
-        return Verdict(differing=differing)
+        return PreambleVerdict(differing=differing)
     old = [one for one in preambles if one.joined < tick]
     fresh = tuple(rank for rank, one in enumerate(preambles) if one.joined >= tick and _differing([old[0], one]))
-    return Verdict(differing=differing, misplaced=() if _differing(old) else fresh)
+    return PreambleVerdict(differing=differing, misplaced=() if _differing(old) else fresh)
 
 
 def _differing(preambles: Sequence[Preamble]) -> tuple[str, ...]:
@@ -110,8 +112,11 @@ def first_difference(details: Sequence[Any], workers: Sequence[str], *, path: st
             continue
         if isinstance(mine, dict) and isinstance(other, dict):
             for key in [*mine, *(key for key in other if key not in mine)]:
-                found = first_difference([mine.get(key, "nothing"), other.get(key, "nothing")], [workers[0], workers[rank]],
-                                         path=f"{path}.{key}" if path else str(key))
+                found = first_difference(
+                    [mine.get(key, "nothing"), other.get(key, "nothing")],
+                    [workers[0], workers[rank]],
+                    path=f"{path}.{key}" if path else str(key),
+                )
                 if found:
                     return found
         if isinstance(mine, list) and isinstance(other, list) and len(mine) == len(other):

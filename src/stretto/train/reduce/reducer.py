@@ -18,11 +18,11 @@ import torch
 from stretto.core import threads
 from stretto.core.slices import Span
 from stretto.train.entry.failpoints import failpoint
+from stretto.train.reduce.accumulation import SumOp, SumSchedule, program
 from stretto.train.reduce.buffers import Buffers
-from stretto.train.reduce.exchange import Exchange
 from stretto.train.reduce.gradients import Bucket, Gradients
-from stretto.train.reduce.group import Group
-from stretto.train.reduce.tree import Move, Program, program
+from stretto.train.reduce.process_group import ProcessGroup
+from stretto.train.reduce.tree_allreduce import TreeAllreduce
 
 CLOSE_S = 10.0
 """How long `close` waits for an exchange under way. One whose group was aborted ends at once."""
@@ -60,8 +60,24 @@ class Header:
 
     def encode(self) -> bytes:
         """Four bytes with the length of the JSON, the JSON, the blob."""
-        text = json.dumps([self.offer, self.again, self.moving, self.used, self.rows, self.stop, self.digest, self.note,
-                           self.parts, self.spent, self.norms, self.finite, self.resend], separators=(",", ":")).encode()
+        text = json.dumps(
+            [
+                self.offer,
+                self.again,
+                self.moving,
+                self.used,
+                self.rows,
+                self.stop,
+                self.digest,
+                self.note,
+                self.parts,
+                self.spent,
+                self.norms,
+                self.finite,
+                self.resend,
+            ],
+            separators=(",", ":"),
+        ).encode()
         return len(text).to_bytes(4, "little") + text + self.blob
 
     @staticmethod
@@ -75,8 +91,8 @@ class Reducer:
 
     def __init__(self, slices: int) -> None:
         self.slices = slices
-        self.exchange: Exchange | None = None
-        self.program: Program = program(slices, Span(0, slices))
+        self.exchange: TreeAllreduce | None = None
+        self.program: SumSchedule = program(slices, Span(0, slices))
         self.gradients: Gradients | None = None
         self.buffers: Buffers | None = None
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -96,9 +112,9 @@ class Reducer:
         assert self.exchange is not None
         return self.exchange.shares[self.exchange.group.rank]
 
-    def join(self, group: Group) -> None:
+    def join(self, group: ProcessGroup) -> None:
         self.settle()
-        self.exchange = Exchange(group, self.slices)
+        self.exchange = TreeAllreduce(group, self.slices)
         self.program = program(self.slices, self.share)
 
     def close(self) -> None:
@@ -118,7 +134,7 @@ class Reducer:
             failure, self._failure = self._failure, None
         return failure
 
-    def begin(self, *, scale: float, mean: float, train: bool, meet: Callable[[Exchange], None] | None = None) -> None:
+    def begin(self, *, scale: float, mean: float, train: bool, meet: Callable[[TreeAllreduce], None] | None = None) -> None:
         """A pass starts. `scale` multiplies the sum of the gradients, `mean` that of the buffers.
 
         `meet` speaks to the other members before anything is added up, on the exchange's thread; what it raises, `reduce` raises.
@@ -152,7 +168,7 @@ class Reducer:
             self._pending += 1
         self._orders.put(order)
 
-    def _sum(self, exchange: Exchange, parts: dict[Span, torch.Tensor]) -> None:
+    def _sum(self, exchange: TreeAllreduce, parts: dict[Span, torch.Tensor]) -> None:
         failpoint("bucket")
         exchange.sum(parts, finish=self._finish)
 
@@ -212,20 +228,20 @@ class Reducer:
         used = {place for place in range(len(self.gradients.parameters)) if bits >> place & 1}
         self.gradients.finish(used, self.program)
 
-    def enter(self, move: Move, *, weight: float | None, last: bool, part: tuple[int, int] = (0, 1)) -> None:
+    def enter(self, move: SumOp, *, weight: float | None, last: bool, part: tuple[int, int] = (0, 1)) -> None:
         """A slice starts, or one of its parts: `part` is its place and how many there are."""
         if part[0] == 0 and self.buffers is not None:
             self.buffers.enter()
         if self._train and self.gradients is not None:
             self.gradients.enter(move, weight=weight, last=last, part=part)
 
-    def leave(self, move: Move, *, weight: float | None, part: tuple[int, int] = (0, 1)) -> None:
+    def leave(self, move: SumOp, *, weight: float | None, part: tuple[int, int] = (0, 1)) -> None:
         if self._train and self.gradients is not None:
             self.gradients.leave()
         if part[0] == part[1] - 1 and self.buffers is not None:
             self.buffers.leave(move, weight=weight)
 
-    def skip(self, move: Move, *, last: bool) -> None:
+    def skip(self, move: SumOp, *, last: bool) -> None:
         """A slice without samples."""
         if self._train and self.gradients is not None:
             self.gradients.empty(move, last=last)

@@ -16,7 +16,7 @@ import torch
 
 from stretto.core.errors import ScriptError
 from stretto.core.slices import Span, cover, split
-from stretto.train.sharing.state import as_bytes, empty, flatten, spec, unflatten
+from stretto.train.sharing.state_codec import as_bytes, empty, flatten, spec, unflatten
 
 Key = tuple[str, ...]
 """How values are combined, and what they belong to."""
@@ -25,7 +25,7 @@ CARRIED_BYTES = 64 << 10
 """Gathered values of an evaluation up to this size are a part of the job's state."""
 
 
-class Tally:
+class SliceSums:
     """The values of one pass on this worker, by key and unit. A unit is a slice, or a part of one."""
 
     def __init__(self) -> None:
@@ -110,8 +110,10 @@ def _plain(name: str, value: Any) -> Any:
 def add(name: str, left: Any, right: Any) -> Any:
     """The sum of two numbers, or of two tensors of one shape."""
     if _shape(left) != _shape(right):
-        raise ScriptError(f"step.sum({name}=…) got {_shape(left)} in one slice and {_shape(right)} in another: give every slice's "
-                          "value the same shape, or gather values per sample with step.gather")
+        raise ScriptError(
+            f"step.sum({name}=…) got {_shape(left)} in one slice and {_shape(right)} in another: give every slice's "
+            "value the same shape, or gather values per sample with step.gather"
+        )
     return left + right
 
 
@@ -127,14 +129,20 @@ def rows(name: str, values: Any, *, samples: int) -> torch.Tensor | list[Any]:
     if isinstance(values, np.ndarray):
         values = torch.from_numpy(values)
     if not isinstance(values, torch.Tensor | list | tuple):
-        raise ScriptError(f"step.gather({name}=…) got a {type(values).__name__}: give a tensor or a list with one entry for each "
-                          f"of the slice's {samples} samples")
+        raise ScriptError(
+            f"step.gather({name}=…) got a {type(values).__name__}: give a tensor or a list with one entry for each "
+            f"of the slice's {samples} samples"
+        )
     if isinstance(values, torch.Tensor) and not values.dim():
-        raise ScriptError(f"step.gather({name}=…) got a tensor without dimensions: give one entry for each of the slice's "
-                          f"{samples} samples, or use step.log for means and step.sum for sums")
+        raise ScriptError(
+            f"step.gather({name}=…) got a tensor without dimensions: give one entry for each of the slice's "
+            f"{samples} samples, or use step.log for means and step.sum for sums"
+        )
     if len(values) != samples:
-        raise ScriptError(f"step.gather({name}=…) got {len(values)} entries, the slice has {samples} samples: the first dimension "
-                          "of what is gathered is the slice's samples")
+        raise ScriptError(
+            f"step.gather({name}=…) got {len(values)} entries, the slice has {samples} samples: the first dimension "
+            "of what is gathered is the slice's samples"
+        )
     if isinstance(values, torch.Tensor):
         return values.detach().to("cpu", copy=True)
     listed = [value.detach() if isinstance(value, torch.Tensor) else value for value in values]
@@ -142,8 +150,10 @@ def rows(name: str, values: Any, *, samples: int) -> torch.Tensor | list[Any]:
         flatten(listed)
     except ScriptError:
         kinds = ", ".join(sorted({type(value).__name__ for value in listed}))
-        raise ScriptError(f"step.gather({name}=…) got a list of {kinds}: entries are tensors or plain values (numbers, texts, "
-                          "lists and dicts of these)") from None
+        raise ScriptError(
+            f"step.gather({name}=…) got a list of {kinds}: entries are tensors or plain values (numbers, texts, "
+            "lists and dicts of these)"
+        ) from None
     return listed
 
 
@@ -152,8 +162,10 @@ def joined(name: str, chunks: list[torch.Tensor | list[Any]]) -> torch.Tensor | 
     first = chunks[0]
     for other in chunks:
         if _row(other) != _row(first):
-            raise ScriptError(f"step.gather({name}=…) got {_row(first)} in one slice and {_row(other)} in another: give every "
-                              "slice the same (pad to one length, or give a list)")
+            raise ScriptError(
+                f"step.gather({name}=…) got {_row(first)} in one slice and {_row(other)} in another: give every "
+                "slice the same (pad to one length, or give a list)"
+            )
     if isinstance(first, torch.Tensor):
         return first if len(chunks) == 1 else torch.cat(chunks)  # type: ignore[arg-type]
     return [value for chunk in chunks for value in chunk]
@@ -174,16 +186,20 @@ class Partial(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         if name in self.left_out:
-            raise ScriptError(f"gathered[{name!r}] is of a sweep before this worker joined and was larger than the {CARRIED_BYTES} "
-                              "bytes that newcomers get: use it before the next training step, or keep what it gives in step.sum")
+            raise ScriptError(
+                f"gathered[{name!r}] is of a sweep before this worker joined and was larger than the {CARRIED_BYTES} "
+                "bytes that newcomers get: use it before the next training step, or keep what it gives in step.sum"
+            )
         raise KeyError(name)
 
 
 def small(gathered: Mapping[str, Any]) -> dict[str, Any]:
     """What of the gathered values newcomers and checkpoints get: all of it, or the names alone."""
     fits = size(gathered.values(), bound=CARRIED_BYTES) <= CARRIED_BYTES
-    return {"gathered": dict(gathered) if fits else {},
-            "left_out": sorted({*getattr(gathered, "left_out", ()), *(() if fits else gathered)})}
+    return {
+        "gathered": dict(gathered) if fits else {},
+        "left_out": sorted({*getattr(gathered, "left_out", ()), *(() if fits else gathered)}),
+    }
 
 
 def size(values: Iterable[Any], *, bound: int) -> int:

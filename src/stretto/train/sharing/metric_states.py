@@ -33,29 +33,48 @@ def kind_of(path: str, metric: Any, name: str) -> str:
     """The operation that merges a state."""
     default, reduction = metric._defaults[name], metric._reductions[name]
     data = sys.modules["torchmetrics.utilities.data"]
-    known = {data.dim_zero_sum: "state.sum", data.dim_zero_mean: "state.mean", data.dim_zero_max: "state.max",
-             data.dim_zero_min: "state.min", data.dim_zero_cat: "state.list", None: "state.list"}
+    known = {
+        data.dim_zero_sum: "state.sum",
+        data.dim_zero_mean: "state.mean",
+        data.dim_zero_max: "state.max",
+        data.dim_zero_min: "state.min",
+        data.dim_zero_cat: "state.list",
+        None: "state.list",
+    }
     kind = known.get(reduction)
     text = getattr(reduction, "__name__", str(reduction))
     if kind is None:
-        raise ScriptError(f"{path} is a {type(metric).__name__}, whose state {name} is reduced by {text}: shared metrics may use "
-                          "dist_reduce_fx='sum', 'mean', 'max', 'min', 'cat' or None")
+        raise ScriptError(
+            f"{path} is a {type(metric).__name__}, whose state {name} is reduced by {text}: shared metrics may use "
+            "dist_reduce_fx='sum', 'mean', 'max', 'min', 'cat' or None"
+        )
     if isinstance(default, list) and kind != "state.list":
-        raise ScriptError(f"{path} is a {type(metric).__name__}, whose state {name} is a list that is reduced by {text}: lists "
-                          "have dist_reduce_fx='cat' or None")
+        raise ScriptError(
+            f"{path} is a {type(metric).__name__}, whose state {name} is a list that is reduced by {text}: lists "
+            "have dist_reduce_fx='cat' or None"
+        )
     if isinstance(default, torch.Tensor) and kind == "state.sum" and bool(default.count_nonzero()):
-        raise ScriptError(f"{path} is a {type(metric).__name__}, whose state {name} is a sum that begins with {default.tolist()}: "
-                          "every slice begins with it, so a sum must begin with zeros")
+        raise ScriptError(
+            f"{path} is a {type(metric).__name__}, whose state {name} is a sum that begins with {default.tolist()}: "
+            "every slice begins with it, so a sum must begin with zeros"
+        )
     if isinstance(default, torch.Tensor) and reduction is data.dim_zero_cat and default.numel():
-        raise ScriptError(f"{path} is a {type(metric).__name__}, whose state {name} is concatenated and begins with "
-                          f"{default.tolist()}: every slice begins with it, so it must begin empty")
+        raise ScriptError(
+            f"{path} is a {type(metric).__name__}, whose state {name} is concatenated and begins with "
+            f"{default.tolist()}: every slice begins with it, so it must begin empty"
+        )
     return kind
 
 
 def begin(metric: Any, names: Iterable[str]) -> Before:
     """Gives a metric the states that every slice begins with."""
-    before = Before({name: getattr(metric, name) for name in names}, metric._update_count, metric._computed,
-                    metric._forward_cache, {name: value for name, value in others(metric).items() if type(value) in (int, float)})
+    before = Before(
+        {name: getattr(metric, name) for name in names},
+        metric._update_count,
+        metric._computed,
+        metric._forward_cache,
+        {name: value for name, value in others(metric).items() if type(value) in (int, float)},
+    )
     for name in names:
         default = metric._defaults[name]
         setattr(metric, name, default.detach().clone() if isinstance(default, torch.Tensor) else [])
@@ -65,9 +84,11 @@ def begin(metric: Any, names: Iterable[str]) -> Before:
 
 def others(metric: Any) -> dict[str, Any]:
     """Numbers and tensors that a metric keeps beside its states, such as the extremes of MinMaxMetric."""
-    return {name: value for name, value in vars(metric).items()
-            if (type(value) in (int, float) or isinstance(value, torch.Tensor)) and name not in metric._defaults
-            and name not in SCRATCH}
+    return {
+        name: value
+        for name, value in vars(metric).items()
+        if (type(value) in (int, float) or isinstance(value, torch.Tensor)) and name not in metric._defaults and name not in SCRATCH
+    }
 
 
 def merged(metric: Any, name: str, kind: str, part: Any, *, count: int) -> Any:

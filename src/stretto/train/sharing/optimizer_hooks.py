@@ -20,21 +20,25 @@ from stretto.train.sharing.torchmetrics_state import TorchMetrics
 
 if TYPE_CHECKING:
     from stretto.train.reduce.gradients import Gradients
-    from stretto.train.sharing.shared import Shared
+    from stretto.train.sharing.shared_objects import SharedObjects
 
 PLAIN = (torch.nn.Module, torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler, PlainState, TorchMetrics)
 """Kinds of objects that are known to hold no parameters or optimizers in their states beside their own."""
 
 
-def check_shared(shared: Shared) -> None:
+def check_shared(shared: SharedObjects) -> None:
     """Before training: there is a model, it is complete, and its optimizers step nothing else."""
     for name, module in shared.modules:
         if any(torch.nn.parameter.is_lazy(tensor) for tensor in [*module.parameters(), *module.buffers()]):
-            raise ScriptError(f"job.share({name}=…) has lazy parameters whose shapes are not known yet: run one batch through the "
-                              f"model before job.share, for instance `{name}(torch.zeros(1, …))`")
+            raise ScriptError(
+                f"job.share({name}=…) has lazy parameters whose shapes are not known yet: run one batch through the "
+                f"model before job.share, for instance `{name}(torch.zeros(1, …))`"
+            )
     if not shared.parameters():
-        raise ScriptError("the job shares no parameter that is trained, so every worker would train a model of its own: call "
-                          "job.share(model=model, optimizer=optimizer) before the first `for step in data`")
+        raise ScriptError(
+            "the job shares no parameter that is trained, so every worker would train a model of its own: call "
+            "job.share(model=model, optimizer=optimizer) before the first `for step in data`"
+        )
     if _wrapped(shared):
         return
     held = {parameter for _, module in shared.modules for parameter in module.parameters()}
@@ -42,9 +46,11 @@ def check_shared(shared: Shared) -> None:
         if isinstance(optimizer, torch.optim.Optimizer):
             for parameter in _stepped(optimizer):
                 if parameter not in held:
-                    raise ScriptError(f"job.share({name}=…) steps a parameter of shape {tuple(parameter.shape)} that is in no "
-                                      "shared module, so newcomers would not get it: give its module to job.share as well; a "
-                                      "parameter in no module at all goes into torch.nn.ParameterList([parameter])")
+                    raise ScriptError(
+                        f"job.share({name}=…) steps a parameter of shape {tuple(parameter.shape)} that is in no "
+                        "shared module, so newcomers would not get it: give its module to job.share as well; a "
+                        "parameter in no module at all goes into torch.nn.ParameterList([parameter])"
+                    )
 
 
 @dataclass(slots=True)
@@ -65,7 +71,7 @@ class Used:
 class OptimizerHooks:
     """One for each job, from its admission to its end."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: SharedObjects) -> None:
         self._shared = shared
         self._names = {id(one): name for name, one in shared.objects.items() if isinstance(one, torch.optim.Optimizer)}
         self._parameters = set(shared.all_parameters())
@@ -111,14 +117,20 @@ class OptimizerHooks:
             return
         kind = type(optimizer).__name__
         if self.gradients is not None and self.gradients.inside:
-            raise ScriptError(f"{kind}.step() was called inside the loop over the slices: there the gradients are those of one "
-                              "slice on one worker; call it after the loop, once for every step")
+            raise ScriptError(
+                f"{kind}.step() was called inside the loop over the slices: there the gradients are those of one "
+                "slice on one worker; call it after the loop, once for every step"
+            )
         if any(callable(one) for one in (*args[1:], kwargs.get("closure"))):
-            raise ScriptError(f"{kind}.step(closure) computes losses by itself, outside the loop over the slices, on this worker "
-                              "alone: use an optimizer that steps without a closure")
+            raise ScriptError(
+                f"{kind}.step(closure) computes losses by itself, outside the loop over the slices, on this worker "
+                "alone: use an optimizer that steps without a closure"
+            )
         if id(optimizer) not in self._names and not _wrapped(self._shared):
-            raise ScriptError(f"an optimizer ({kind}) steps shared parameters and is not shared itself, so newcomers would go on "
-                              "without its state: give it to job.share(optimizer=…) as well")
+            raise ScriptError(
+                f"an optimizer ({kind}) steps shared parameters and is not shared itself, so newcomers would go on "
+                "without its state: give it to job.share(optimizer=…) as well"
+            )
         self._check_zeroed(optimizer, parameters)
 
     def _check_zeroed(self, optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> None:
@@ -126,9 +138,11 @@ class OptimizerHooks:
             used = self._used.get(parameter)  # type: ignore[arg-type]
             if used is not None and used.stale and id(optimizer) in used.optimizers and used.gradient() is parameter.grad:
                 name = self._names.get(id(optimizer), "optimizer")
-                raise ScriptError(f"{name}.step() would use the gradients of its last step again: they were not set to zero, so "
-                                  f"new ones were added to them, as PyTorch does; add `{name}.zero_grad()` after `{name}.step()`, "
-                                  "outside the loop over the slices")
+                raise ScriptError(
+                    f"{name}.step() would use the gradients of its last step again: they were not set to zero, so "
+                    f"new ones were added to them, as PyTorch does; add `{name}.zero_grad()` after `{name}.step()`, "
+                    "outside the loop over the slices"
+                )
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         name = self._names.get(id(optimizer))
@@ -144,7 +158,7 @@ class OptimizerHooks:
             used.optimizers.add(id(optimizer))
 
 
-def _wrapped(shared: Shared) -> bool:
+def _wrapped(shared: SharedObjects) -> bool:
     """Whether some object's state may hold the parameters or the optimizer's state: a wrapper of the script's own."""
     return any(not isinstance(one, PLAIN) for one in shared.objects.values())
 

@@ -27,7 +27,7 @@ class PlainState:
             self.values.update(new)
 
 
-class State:
+class JobStateAttributes:
     """Values that all workers hold alike, as attributes: `job.state.best = 0.0`.
 
     Newcomers and resumed workers get them with the rest of the shared state; `job.digest()` includes them.

@@ -21,7 +21,7 @@ from stretto.train.reduce.sums import CARRIED_BYTES, Key, size
 from stretto.train.sharing.metric_states import Before, begin, copied, kind_of, merged, others, placed
 
 if TYPE_CHECKING:
-    from stretto.train.sharing.shared import Shared
+    from stretto.train.sharing.shared_objects import SharedObjects
 
 SHARED_AS = "torchmetrics:states"
 """The name under which the states are a part of the shared state; no keyword of `job.share` can be this."""
@@ -53,18 +53,22 @@ class TorchMetrics:
         package = sys.modules.get("torchmetrics")
         for name, metric in given.items():
             if package is None or not isinstance(metric, package.Metric | package.MetricCollection):
-                raise ScriptError(f"job.loader(metrics={{{name!r}: …}}) got a {type(metric).__name__}: give torchmetrics objects, "
-                                  "or use step.log, step.sum and step.gather")
+                raise ScriptError(
+                    f"job.loader(metrics={{{name!r}: …}}) got a {type(metric).__name__}: give torchmetrics objects, "
+                    "or use step.log, step.sum and step.gather"
+                )
             if train:
-                raise ScriptError(f"job.loader(metrics={{{name!r}: …}}) of a training loader: metrics of a loader are those of an "
-                                  f"evaluation (train=False); share this one with job.share({name}={name}) and reset it yourself")
+                raise ScriptError(
+                    f"job.loader(metrics={{{name!r}: …}}) of a training loader: metrics of a loader are those of an "
+                    f"evaluation (train=False); share this one with job.share({name}={name}) and reset it yourself"
+                )
             if not any(metric is other for other in self._given.values()):
                 shared_as = name if name not in self._given else f"{name}_{loader}"
                 share(**{shared_as: metric})
                 self._given[shared_as] = metric
         return dict(given)
 
-    def find(self, shared: Shared) -> None:
+    def find(self, shared: SharedObjects) -> None:
         """Takes over the metrics among the shared objects and in the shared modules. Once, before training."""
         package = sys.modules.get("torchmetrics")
         if package is None:
@@ -127,12 +131,16 @@ class TorchMetrics:
     def _wrong(self, path: str, metric: Any, start: Before) -> Iterator[str]:
         """What a slice must not do with a metric."""
         if path in self._outer and metric._forward_cache is None:
-            yield (f"{path}.reset() was called inside the loop over the slices, where a metric has counted this slice alone: call "
-                   f"it before the loop over the steps; for the value of one slice call the metric itself, {path}(…)")
+            yield (
+                f"{path}.reset() was called inside the loop over the slices, where a metric has counted this slice alone: call "
+                f"it before the loop over the steps; for the value of one slice call the metric itself, {path}(…)"
+            )
         for name, value in start.numbers.items():
             if getattr(metric, name) != value:
-                yield (f"{path} is a {type(metric).__name__}, which counts in {name}, outside of its states: that cannot be merged "
-                       "over slices; use another metric, or give it what step.gather collects, after the pass")
+                yield (
+                    f"{path} is a {type(metric).__name__}, which counts in {name}, outside of its states: that cannot be merged "
+                    "over slices; use another metric, or give it what step.gather collects, after the pass"
+                )
 
     # ---- passes
 
@@ -151,16 +159,23 @@ class TorchMetrics:
     # ---- states for newcomers and checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        return {path: {"count": metric._update_count, "states": {name: getattr(metric, name) for name in self._kinds[path]},
-                       "others": others(metric)}
-                for path, metric in self._metrics.items()}
+        return {
+            path: {
+                "count": metric._update_count,
+                "states": {name: getattr(metric, name) for name in self._kinds[path]},
+                "others": others(metric),
+            }
+            for path, metric in self._metrics.items()
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for path, held in state.items():
             metric = self._metrics.get(path)
             if metric is None:
-                raise ScriptError(f"the job counts with the torchmetrics object {path}, this worker has none: all workers must run "
-                                  "the same script")
+                raise ScriptError(
+                    f"the job counts with the torchmetrics object {path}, this worker has none: all workers must run "
+                    "the same script"
+                )
             for name, value in {**held["states"], **held["others"]}.items():
                 setattr(metric, name, placed(copied(value), metric.device))
             metric._update_count, metric._computed = held["count"], None
@@ -189,9 +204,11 @@ class TorchMetrics:
             if metric._update_count != count:
                 name, kind = _named(metric), type(metric).__name__
                 what, given = (f"{name} ({kind})", f"{name}={name}") if name else (kind, "metric=metric")
-                raise ScriptError(f"the torchmetrics object {what} was updated in the slices of loader {loader} and is not shared, "
-                                  f"so it has counted this worker's slices alone: make it before training, add job.share({given}), "
-                                  "and call its reset() where it was made anew")
+                raise ScriptError(
+                    f"the torchmetrics object {what} was updated in the slices of loader {loader} and is not shared, "
+                    f"so it has counted this worker's slices alone: make it before training, add job.share({given}), "
+                    "and call its reset() where it was made anew"
+                )
 
     def _strangers(self) -> list[Any]:
         metric = sys.modules["torchmetrics"].Metric
@@ -221,8 +238,10 @@ def computed(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 def _check_kind(package: Any, path: str, module: Any) -> None:
     if isinstance(module, package.MetricTracker):
-        raise ScriptError(f"{path} is a MetricTracker, which makes a copy of its metric at every increment(): share the metric "
-                          "itself, and keep the values of the epochs in shared state (job.state)")
+        raise ScriptError(
+            f"{path} is a MetricTracker, which makes a copy of its metric at every increment(): share the metric "
+            "itself, and keep the values of the epochs in shared state (job.state)"
+        )
 
 
 def _without_groups(collection: Any) -> None:

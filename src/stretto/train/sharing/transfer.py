@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from stretto.train.entry.failpoints import failpoint
-from stretto.train.reduce.group import Group
-from stretto.train.sharing.routes import Routes
-from stretto.train.sharing.state import as_bytes, empty, spec
+from stretto.train.reduce.process_group import ProcessGroup
+from stretto.train.sharing.state_codec import as_bytes, empty, spec
+from stretto.train.sharing.transfer_topology import TransferTopology
 
 PIECE_BYTES = 8 << 20
 SMALL_BYTES = 1 << 18
@@ -40,30 +40,30 @@ def pieces(sizes: Sequence[int]) -> list[list[tuple[int, int, int]]]:
     return [*found, packed] if packed else found
 
 
-def announce(group: Group, specs: list[list[Any]], *, newcomers: Sequence[int]) -> None:
+def announce(group: ProcessGroup, specs: list[list[Any]], *, newcomers: Sequence[int]) -> None:
     """Tells newcomers the dtypes and shapes of a state that will come."""
     for wait in [wait for peer in newcomers for wait in _send_json(group, specs, peer)]:
         wait()
 
 
-def hear(group: Group, *, holder: int) -> list[list[Any]]:
+def hear(group: ProcessGroup, *, holder: int) -> list[list[Any]]:
     return _receive_json(group, holder)
 
 
-def _send_json(group: Group, value: Any, peer: int) -> list[Callable[[], None]]:
+def _send_json(group: ProcessGroup, value: Any, peer: int) -> list[Callable[[], None]]:
     return _send_text(group, json.dumps(value).encode(), peer)
 
 
-def _send_text(group: Group, text: bytes, peer: int) -> list[Callable[[], None]]:
+def _send_text(group: ProcessGroup, text: bytes, peer: int) -> list[Callable[[], None]]:
     length = torch.tensor([len(text)], dtype=torch.int64)
     return [group.send(length, peer, TAG), group.send(torch.frombuffer(bytearray(text), dtype=torch.uint8), peer, TAG)]
 
 
-def _receive_json(group: Group, source: int) -> Any:
+def _receive_json(group: ProcessGroup, source: int) -> Any:
     return json.loads(_receive_text(group, source))
 
 
-def _receive_text(group: Group, source: int) -> bytes:
+def _receive_text(group: ProcessGroup, source: int) -> bytes:
     length = torch.empty(1, dtype=torch.int64)
     group.receive(length, source, TAG)()
     body = torch.empty(int(length.item()), dtype=torch.uint8)
@@ -71,7 +71,7 @@ def _receive_text(group: Group, source: int) -> bytes:
     return body.numpy().tobytes()
 
 
-def send(group: Group, skeleton: Any, tensors: list[torch.Tensor], *, routes: Routes) -> None:
+def send(group: ProcessGroup, skeleton: Any, tensors: list[torch.Tensor], *, routes: TransferTopology) -> None:
     """This holder's part. Returns when all of it is delivered."""
     waits: list[Callable[[], None]] = []
     told = routes.told(group.rank)
@@ -90,7 +90,7 @@ def send(group: Group, skeleton: Any, tensors: list[torch.Tensor], *, routes: Ro
 
 
 def receive(
-    group: Group, *, routes: Routes, room: Callable[[Any, list[list[Any]]], list[torch.Tensor | None]]
+    group: ProcessGroup, *, routes: TransferTopology, room: Callable[[Any, list[list[Any]]], list[torch.Tensor | None]]
 ) -> tuple[Any, list[torch.Tensor]]:
     """The state, once it was also handed on. `room` may name contiguous tensors of the right dtype and shape that are to be filled
     in place."""

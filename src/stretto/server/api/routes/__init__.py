@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
-from stretto.server.api.routes import cluster, health, jobs, policies, runs, stream, tokens
+from stretto.server.api.routes import cluster, health, job_data, jobs, policies, stream, tokens
 
 if TYPE_CHECKING:
     from stretto.server.app import Server
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def api(app: FastAPI, server: Server) -> None:
     """Adds every route."""
-    for part in (jobs, runs, cluster, policies, tokens, stream, health):
+    for part in (jobs, job_data, cluster, policies, tokens, stream, health):
         app.include_router(part.router)
     app.router.routes.extend(server.pages.routes())
     _prepare(app)

@@ -10,13 +10,13 @@ from fastapi import APIRouter, HTTPException, Path, Query
 from fastapi.responses import Response
 
 from stretto.server import models
-from stretto.server.api.hub import dump
-from stretto.server.api.look import allocation, nodes, overview, slots
-from stretto.server.api.routes.guarded import ADMIN, PROBLEMS, VIEW, Guarded
+from stretto.server.api.cluster_views import allocation, nodes, overview, slots
+from stretto.server.api.routes.auth import ADMIN, PROBLEMS, VIEW, Guarded
 from stretto.server.api.routes.jobs import Who
+from stretto.server.api.sse import dump
 from stretto.server.api.views import OTHER
 from stretto.server.decisions.traces import trace_of
-from stretto.server.jobs.state import Draft
+from stretto.server.jobs.state import NewEvent
 
 router = APIRouter(prefix="/v1", route_class=Guarded, tags=["cluster"], responses=PROBLEMS)
 
@@ -46,7 +46,7 @@ async def change_node(
         await asyncio.to_thread(server.storage.set, "cordoned", sorted(after))
         server.decider.cordoned = after
         words = "is cordoned" if body.cordoned else "takes workers again"
-        await server.book.note(Draft("node", f"{name} {words}", {"node": name, "cordoned": body.cordoned}))
+        await server.book.note(NewEvent("node", f"{name} {words}", {"node": name, "cordoned": body.cordoned}))
         server.conductor.trigger(f"{name} {words}")
     return next(one for one in nodes(server, who.tenant).items if one.name == name)
 

@@ -10,8 +10,8 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
-from stretto.server.api.look import measure, ready
-from stretto.server.api.routes.guarded import OPEN, PROBLEMS, VIEW, Guarded
+from stretto.server.api.cluster_views import measure, ready
+from stretto.server.api.routes.auth import OPEN, PROBLEMS, VIEW, Guarded
 from stretto.server.api.routes.jobs import Who
 
 router = APIRouter(route_class=Guarded, tags=["health"], responses=PROBLEMS)

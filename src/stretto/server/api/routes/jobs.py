@@ -16,11 +16,11 @@ from sqlalchemy import exc
 from stretto.core.text import quantity
 from stretto.server import models
 from stretto.server.api import views
-from stretto.server.api.hub import dump
 from stretto.server.api.problems import NotValid
-from stretto.server.api.routes.guarded import PROBLEMS, SUBMIT, VIEW, Caller, Guarded, caller, version_of
-from stretto.server.jobs.state import Draft, Record
-from stretto.server.jobs.work import refusal, scales, work_of
+from stretto.server.api.routes.auth import PROBLEMS, SUBMIT, VIEW, Caller, Guarded, caller, version_of
+from stretto.server.api.sse import dump
+from stretto.server.jobs.command import refusal, scales, work_of
+from stretto.server.jobs.state import NewEvent, Record
 from stretto.server.models import ENDED, JobState
 from stretto.server.spec import JobSpec
 from stretto.server.storage.tokens import make_id
@@ -106,7 +106,9 @@ async def submit(
         at, _, words = text.partition(": ")
         raise NotValid(at, words)
     job = make_id("j")
-    draft = Draft("submitted", f"submitted as '{spec.name}'", {"id": job, "tenant": tenant, "spec": spec.model_dump(mode="json")})
+    draft = NewEvent(
+        "submitted", f"submitted as '{spec.name}'", {"id": job, "tenant": tenant, "spec": spec.model_dump(mode="json")}
+    )
     key = None
     if idempotency_key is not None:
         key = {"tenant": tenant, "key": idempotency_key, "digest": digest, "job": job, "t": time.time()}
@@ -162,7 +164,7 @@ async def change(who: Who, response: Response, job: JobId, body: models.JobChang
         _check_plan(record, data["plan"])
     if not data:
         raise HTTPException(422, "nothing to change: give priority, deadline, price_limit, plan or wish")
-    draft = Draft("changed", "changed: " + ", ".join(sorted(data)), data)
+    draft = NewEvent("changed", "changed: " + ", ".join(sorted(data)), data)
     return await _append(who, response, record, draft, if_match)
 
 
@@ -184,9 +186,7 @@ async def scale(who: Who, response: Response, job: JobId, body: models.ScaleWish
         fix = "change elastic.min and elastic.max in the job file to allow more"
         raise HTTPException(422, f"workers={body.workers} is outside the job's limits {least} to {most}: {fix}")
     words = "pinned to" if body.pin else "wished for"
-    draft = Draft(
-        "wished", f"{words} {quantity(body.workers, 'worker')}", {"workers": body.workers, "pin": body.pin}
-    )
+    draft = NewEvent("wished", f"{words} {quantity(body.workers, 'worker')}", {"workers": body.workers, "pin": body.pin})
     return await _append(who, response, record, draft, if_match)
 
 
@@ -195,14 +195,17 @@ async def pause(who: Who, response: Response, job: JobId, if_match: IfMatch = No
     """Gives its slots back at the next step boundary."""
     record = who.record(job)
     kind = "paused" if record.state is JobState.QUEUED else "pausing"
-    draft = Draft(kind, "paused in the queue" if kind == "paused" else "pausing at the next step boundary",
-                  {"by": "user", "who": who.token.name})
+    draft = NewEvent(
+        kind,
+        "paused in the queue" if kind == "paused" else "pausing at the next step boundary",
+        {"by": "user", "who": who.token.name},
+    )
     return await _append(who, response, record, draft, if_match)
 
 
 @router.post("/{job}/resume", response_model=models.Job, openapi_extra=SUBMIT)
 async def resume(who: Who, response: Response, job: JobId, if_match: IfMatch = None) -> models.Job:
-    return await _append(who, response, who.record(job), Draft("resumed", "back in the queue"), if_match)
+    return await _append(who, response, who.record(job), NewEvent("resumed", "back in the queue"), if_match)
 
 
 @router.post("/{job}/cancel", response_model=models.Job, openapi_extra=SUBMIT)
@@ -212,7 +215,7 @@ async def cancel(who: Who, response: Response, job: JobId, if_match: IfMatch = N
     if record.state in ENDED or record.state is JobState.CANCELLING:
         return who.view(record)
     waiting = record.state in (JobState.QUEUED, JobState.PAUSED)
-    draft = Draft("cancelled", "cancelled before it ran") if waiting else Draft("cancelling", "is being cancelled")
+    draft = NewEvent("cancelled", "cancelled before it ran") if waiting else NewEvent("cancelling", "is being cancelled")
     return await _append(who, response, record, draft, if_match)
 
 
@@ -227,7 +230,7 @@ async def remove(who: Who, job: JobId, if_match: IfMatch = None) -> None:
     await who.server.cluster.forget(job, runs)
 
 
-async def _append(who: Caller, response: Response, record: Record, draft: Draft, if_match: str | None) -> models.Job:
+async def _append(who: Caller, response: Response, record: Record, draft: NewEvent, if_match: str | None) -> models.Job:
     after = await who.server.book.append(record.id, [draft], expected=version_of(if_match))
     who.server.conductor.trigger(f"{record.name} {draft.kind}")
     await who.server.conductor.apply()

@@ -7,11 +7,11 @@ import asyncio
 from fastapi import APIRouter, HTTPException
 
 from stretto.server import models
-from stretto.server.api.routes.guarded import ADMIN, PROBLEMS, VIEW, Guarded
+from stretto.server.api.routes.auth import ADMIN, PROBLEMS, VIEW, Guarded
 from stretto.server.api.routes.jobs import Who
-from stretto.server.decisions.policies import names
+from stretto.server.decisions.policy_runner import names
 from stretto.server.decisions.whatif import what_if
-from stretto.server.jobs.state import Draft
+from stretto.server.jobs.state import NewEvent
 
 router = APIRouter(prefix="/v1/policies", route_class=Guarded, tags=["policies"], responses=PROBLEMS)
 
@@ -30,7 +30,7 @@ async def choose(who: Who, body: models.PolicyChoice) -> models.Policies:
     if body.name != server.decider.policy:
         await asyncio.to_thread(server.storage.set, "policy", body.name)
         before, server.decider.policy = server.decider.policy, body.name
-        await server.book.note(Draft("policy", f"policy {before} → {body.name}", {"before": before, "after": body.name}))
+        await server.book.note(NewEvent("policy", f"policy {before} → {body.name}", {"before": before, "after": body.name}))
         server.conductor.trigger(f"policy {body.name}")
     return await list_policies(who)
 

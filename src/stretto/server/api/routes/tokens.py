@@ -9,9 +9,9 @@ from typing import Annotated
 from fastapi import APIRouter, HTTPException, Path
 
 from stretto.server import models
-from stretto.server.api.routes.guarded import ADMIN, PROBLEMS, VIEW, Guarded
+from stretto.server.api.routes.auth import ADMIN, PROBLEMS, VIEW, Guarded
 from stretto.server.api.routes.jobs import Who
-from stretto.server.jobs.state import Draft
+from stretto.server.jobs.state import NewEvent
 
 router = APIRouter(prefix="/v1/tokens", route_class=Guarded, tags=["tokens"], responses=PROBLEMS)
 
@@ -29,7 +29,7 @@ async def create(who: Who, body: models.TokenRequest) -> models.NewToken:
     except ValueError as error:
         raise HTTPException(409, str(error)) from None
     text = f"token '{body.name}' ({body.scope}) was made for tenant '{body.tenant}'"
-    await who.server.book.note(Draft("token", text, {"token": token.id}), tenant=body.tenant)
+    await who.server.book.note(NewEvent("token", text, {"token": token.id}), tenant=body.tenant)
     return token
 
 
@@ -44,4 +44,4 @@ async def revoke(who: Who, token: Annotated[models.TokenId, Path()]) -> None:
         raise HTTPException(409, "this is the token of this very request: revoke it with another administrator's")
     if not await asyncio.to_thread(who.server.tokens.revoke, token, now=time.time()):
         raise HTTPException(404, f"there is no token {token}")
-    await who.server.book.note(Draft("token", f"token {token} was revoked", {"token": token}), tenant=who.token.tenant)
+    await who.server.book.note(NewEvent("token", f"token {token} was revoked", {"token": token}), tenant=who.token.tenant)

@@ -1,0 +1,175 @@
+"""A run may have several lives: each begins with a checkpoint of the one before.
+
+Within one agent a life ends when everybody who held the state is gone; the next begins by itself, from the newest checkpoint whose
+every byte is right, as often as the restart budget allows. A life that ended with its agent is followed by `stretto resume`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stretto.agent.checkpoint_options import Checkpoints
+from stretto.agent.hosts.join import Joined
+from stretto.agent.options import RunOptions
+from stretto.agent.outcome import RunOutcome
+from stretto.agent.records.recorder import Recorder
+from stretto.agent.records.run_folder import RunFolder
+from stretto.agent.supervisor import Supervisor
+from stretto.agent.workers.restart_budget import RestartBudget
+from stretto.core.errors import UsageError
+from stretto.core.journal import Resume, Start
+from stretto.core.version import VERSION
+from stretto.train.checkpoint.catalog import CheckpointEntry, sound
+from stretto.train.checkpoint.storage import open_vault
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One beginning. `step` is how many steps the state has behind it, None for a run's first."""
+
+    number: int = 1
+    step: int | None = None
+    path: str = ""
+    first_worker: int = 0
+    """Workers of earlier lives had the numbers below."""
+
+
+def next_life(folder: RunFolder, entry: CheckpointEntry | None) -> Attempt:
+    """After what the journal has."""
+    lives = [one.life for one in folder.records() if isinstance(one, Start | Resume)]
+    logs = [int(name.stem.rpartition("-")[2]) for name in folder.logs.glob("worker-*.log") if name.stem[7:].isdigit()]
+    return Attempt(max(lives, default=1) + 1, entry.step if entry else 0, entry.path if entry else "", max(logs, default=-1) + 1)
+
+
+async def newest(checkpoints: Checkpoints, *, warn: Callable[[str], None]) -> CheckpointEntry | None:
+    """The newest checkpoint whose every byte is right."""
+    entry, problems = await asyncio.to_thread(lambda: sound(open_vault(checkpoints.url)))
+    for problem in problems:
+        warn(f"{problem}: an older checkpoint is used instead")
+    return entry
+
+
+async def later(number: int, options: RunOptions, recorder: Recorder) -> Attempt:
+    """A later life of a job on several hosts, for an agent that was not in the one before."""
+    if options.checkpoints is None:
+        return Attempt(number)
+    entry = await newest(options.checkpoints, warn=lambda text: recorder.event("warning", text))
+    return Attempt(number, entry.step if entry else 0, entry.path if entry else "")
+
+
+class Attempts:
+    """The lives of a run under one agent. `supervisor` is that of the present one."""
+
+    def __init__(
+        self,
+        options: RunOptions,
+        folder: RunFolder,
+        recorder: Recorder,
+        life: Attempt,
+        *,
+        joined: Joined | None = None,
+        card: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.options = options
+        self._joined = joined
+        self._card = card
+        self.folder = folder
+        self.recorder = recorder
+        self.life = life
+        self.resumes = 0
+        self._budget = RestartBudget(options.max_restarts)
+        self.supervisor = self._supervisor()
+
+    def _supervisor(self) -> Supervisor:
+        return Supervisor(
+            self.options,
+            self.folder,
+            self.recorder,
+            life=self.life.number,
+            resume=self.life.step,
+            first_worker=self.life.first_worker,
+            joined=self._joined,
+            card=self._card,
+        )
+
+    async def start_forks(self) -> None:
+        options = self.options
+        await self.supervisor.forks.start(options.script, options.args, threads=options.threads, env={}, cwd=os.getcwd())
+
+    def tell(self) -> None:
+        options, life = self.options, self.life
+        if self.life.number == 1 or self.resumes == 0:
+            self.recorder.write(
+                "start",
+                life=life.number,
+                script=options.script,
+                args=list(options.args),
+                version=VERSION,
+                workers={"least": options.least, "most": options.most, "wanted": options.wanted},
+            )
+        if life.step is not None:
+            self.recorder.resume(life=life.number, step=life.step, path=life.path)
+
+    async def run(self) -> RunOutcome:
+        """To the end of the last life. The fork server of the first must have been started."""
+        while True:
+            self.tell()
+            outcome = await self.supervisor.run()
+            if not outcome.lost or not await self._again(outcome):
+                return outcome
+
+    async def _again(self, outcome: RunOutcome) -> bool:
+        """Whether there is another life, and its beginning."""
+        checkpoints = self.options.checkpoints
+        if checkpoints is None:
+            return False
+        delay = self._budget.ask(time.monotonic())
+        if delay is None:
+            self.recorder.event(
+                "warning",
+                f"everybody is gone again, and the run is not resumed any more (--max-restarts "
+                f"{self.options.max_restarts}): see `stretto resume`",
+            )
+            return False
+        await asyncio.sleep(delay)
+        if self.supervisor.ending.stopping is not None:
+            return False
+        try:
+            entry = await newest(checkpoints, warn=lambda text: self.recorder.event("warning", text))
+        except OSError as error:
+            self.recorder.event("warning", f"the checkpoints in {checkpoints.url} cannot be read: {error}")
+            return False
+        told = f"going on from {entry.path}" if entry is not None else "there is no checkpoint yet, so it begins anew"
+        self.recorder.event("lost", f"{outcome.error}; {told}")
+        old, self.resumes = self.supervisor, self.resumes + 1
+        self.options = replace(self.options, start=old.council.wanted)
+        number = self.life.number + 1 if self._joined is None else max(self.life.number + 1, old.council.life)
+        self.life = Attempt(number, entry.step if entry else 0, entry.path if entry else "")
+        self.supervisor = self._supervisor()
+        self.supervisor.inherit(old)
+        await self.start_forks()
+        return True
+
+
+class RunLock:
+    """The run is this agent's as long as this is open: the kernel lets go of it with the process."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._fd = os.open(folder.path / ".agent", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._fd)
+            raise UsageError(f"run {folder.name!r} runs already, or is just being resumed: see `stretto ps`") from None
+
+    def __enter__(self) -> RunLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)

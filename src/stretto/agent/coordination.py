@@ -1,0 +1,484 @@
+"""This agent's part in the job: its workers' statuses go into the store, and what the leader writes there comes out.
+
+Every agent has one and stands for leader with it. `keys.py` in `membership` says what is in the store and who writes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from stretto.core.roster import Roster
+from stretto.membership import store_schema
+from stretto.membership.leader import Leader
+from stretto.membership.lease_session import LeaseSession
+from stretto.membership.startup_ranks import Ranks, begin, passed, take
+from stretto.membership.stores.store import Guard, Put, Store, StoreError
+from stretto.membership.stores.watch_cache import WatchCache
+from stretto.membership.timeouts import Timeouts
+from stretto.membership.worker_status import Phase, WorkerStatus
+
+ALONE = Timeouts(lease_s=86_400.0, fence_s=10 * 86_400.0)
+"""For a store inside the only agent: it cannot be out of reach, so a slow machine must not cost anybody the lease."""
+RETRIES = 200
+RETRY_S = 0.5
+"""A word to the store is repeated for longer than an outage that training survives."""
+ANNOUNCE_S = 3.0
+
+
+class CoordinationHandler(Protocol):
+    """Those who carry decisions out."""
+
+    def balance(self) -> None:
+        """The number of workers that this agent shall run may have changed."""
+        ...
+
+    def publish(self, roster: Roster) -> None: ...
+
+    def halt(self, number: int, reason: str) -> None: ...
+
+    def dismiss(self, worker: str, reason: str) -> None: ...
+
+    def finish(self) -> None:
+        """The leader says that the job is over."""
+        ...
+
+    def lost(self) -> None: ...
+
+    def fail(self, reason: str, *, traceback: str = "", exit_code: int = 1) -> None: ...
+
+    def asked_to_stop(self, *, now: bool) -> None:
+        """Somebody wants the job to end."""
+        ...
+
+    def asked_to_leave(self) -> None:
+        """Somebody wants this agent out of the job."""
+        ...
+
+    def ended(self, document: dict[str, Any]) -> None:
+        """The job has ended while this agent was away."""
+        ...
+
+    def ousted(self, reason: str) -> None:
+        """The store has another job under this one's name."""
+        ...
+
+    def compare(self) -> None:
+        """The job's fingerprint is known now."""
+        ...
+
+    def changed(self) -> None:
+        """Something in the store has changed. Called often."""
+        ...
+
+    def fence(self) -> None:
+        """The store is out of reach: all workers have to be stopped before this returns."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleRequest:
+    """What the first agent of a job writes into the store."""
+
+    least: int
+    most: int
+    wanted: int
+
+
+class Coordination:
+    """Holds no state of its own but the statuses of this agent's workers, and what it has already passed on."""
+
+    def __init__(
+        self,
+        floor: CoordinationHandler,
+        store: Store,
+        *,
+        agent: str,
+        slots: int,
+        asked: ScaleRequest,
+        timing: Timeouts = ALONE,
+        job: str = "",
+        card: Mapping[str, Any] | None = None,
+        life: int = 1,
+    ) -> None:
+        """`job` is the id of a job that others take part in, `life` which of its lives this is; `card` is what the others shall
+        know of this agent."""
+        self._floor = floor
+        self._store = store
+        self._agent = agent
+        self._asked = asked
+        self._job = job
+        self._life = life
+        self._timing = timing
+        self._card: dict[str, Any] = {"agent": agent, "slots": slots, **(card or {})}
+        self._mirror = WatchCache(store, doubt=self._doubt)
+        self._presence = LeaseSession(store, agent=agent, timing=timing, on_fence=floor.fence)
+        self._leader = Leader(
+            store, agent=agent, mirror=self._mirror, presence=self._presence, timing=timing, on_lost=lambda lost: lost < life
+        )
+        self._mine: dict[str, WorkerStatus] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._roster = self._broken = 0
+        self._dismissed: set[str] = set()
+        self._target: int | None = None
+        self._wish: int | None = None
+        self.cut_off = False
+        """The store cannot be reached: what is known of it may be old."""
+        self._concluded = False
+        self._fingerprint: dict[str, Any] | None = None
+        self._stopping = 0
+        self.offer()
+
+    async def open(self) -> None:
+        """Joins the job, or begins it."""
+        if self._job:
+            return self._begin()
+        puts = [
+            Put(store_schema.JOB, store_schema.text({"least": self._asked.least, "most": self._asked.most, "slices": 0})),
+            Put(store_schema.WANTED, store_schema.text({"workers": self._asked.wanted})),
+        ]
+        await self._store.commit(puts, guards=[Guard(store_schema.JOB, 0)])
+        self._begin()
+
+    def _begin(self) -> None:
+        parts = (self._mirror.run(), self._presence.run(), self._leader.run(), self._follow())
+        self._tasks = [asyncio.create_task(part) for part in parts]
+        for task in list(self._tasks):
+            task.add_done_callback(self._part_ended)
+
+    async def close(self) -> None:
+        """Workers must have been stopped."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            await self._presence.leave()
+        except StoreError:
+            pass  # the lease will run out
+
+    def _part_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.remove(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._floor.fail(f"the agent's part in the leadership failed: {task.exception()!r}")
+
+    # ---- what the store says
+
+    @property
+    def roster(self) -> Roster | None:
+        return store_schema.roster(self._mirror.entries)
+
+    @property
+    def statuses(self) -> Mapping[str, WorkerStatus]:
+        """Of all workers of the job; this agent's own as it last told them."""
+        return {**store_schema.statuses(self._mirror.entries), **self._mine}
+
+    @property
+    def wanted(self) -> int:
+        """How many workers the job shall have; what this agent has asked for itself counts at once."""
+        return self._wish if self._wish is not None else self._stored_wish()
+
+    def _stored_wish(self) -> int:
+        return int(store_schema.value(self._mirror.entries, store_schema.WANTED).get("workers", self._asked.wanted))
+
+    @property
+    def target(self) -> int:
+        """How many workers this agent shall run."""
+        return self._target or 0
+
+    @property
+    def over(self) -> bool:
+        """The job has finished: somebody holds the final state, and nobody who has one goes on."""
+        return store_schema.value(self._mirror.entries, store_schema.OUTCOME).get("state") == "finished"
+
+    @property
+    def settled(self) -> bool:
+        """The last roster is in effect on all of its members."""
+        roster, known = self.roster, self.statuses
+        if roster is None or store_schema.broken(self._mirror.entries) >= roster.number:
+            return False
+        return all(worker in known and known[worker].roster >= roster.number for worker in roster.workers)
+
+    @property
+    def chief(self) -> str | None:
+        roster = self.roster
+        return roster.members[0].worker if roster is not None else None
+
+    @property
+    def chief_is_here(self) -> bool:
+        roster = self.roster
+        return roster is not None and roster.members[0].agent == self._agent
+
+    @property
+    def agents(self) -> dict[str, dict[str, Any]]:
+        """The cards of all agents that are there."""
+        return store_schema.under(self._mirror.entries, store_schema.AGENTS)
+
+    @property
+    def room(self) -> int:
+        """Workers that all agents together may run."""
+        return sum(int(card.get("slots", 0)) for card in self.agents.values() if not card.get("draining"))
+
+    @property
+    def leader(self) -> str | None:
+        return store_schema.value(self._mirror.entries, store_schema.LEADER).get("agent")
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Of the job's final state, each with a worker that told it."""
+        return dict(store_schema.value(self._mirror.entries, store_schema.OUTCOME).get("digests") or {})
+
+    @property
+    def fingerprint(self) -> dict[str, Any] | None:
+        """The machine and the versions of the job's first worker."""
+        return store_schema.value(self._mirror.entries, store_schema.JOB).get("fingerprint")
+
+    @property
+    def fingerprint_of(self) -> str:
+        return str(store_schema.value(self._mirror.entries, store_schema.JOB).get("fingerprint_of", ""))
+
+    @property
+    def life(self) -> int:
+        """How often the job has begun, as the store says."""
+        return int(store_schema.value(self._mirror.entries, store_schema.LIFE).get("life", 1))
+
+    @property
+    def slices(self) -> int:
+        return int(store_schema.value(self._mirror.entries, store_schema.JOB).get("slices", 0))
+
+    @property
+    def ranks(self) -> Ranks:
+        """Who is chief before the first roster of this life."""
+        ranks = Ranks.read(store_schema.value(self._mirror.entries, store_schema.RANKS))
+        return ranks if ranks.life == self._life else Ranks(self._life)
+
+    # ---- what this agent says
+
+    def tell(self, status: WorkerStatus) -> None:
+        """A worker's status has changed. Who is to leave stays so."""
+        before = self._mine.get(status.worker)
+        if before is not None and before.leaving:
+            status = replace(status, leaving=True)
+        self._mine[status.worker] = status
+        self._presence.put(store_schema.WORKERS + status.worker, status.document())
+
+    def forget(self, worker: str) -> None:
+        """A dead worker that no roster can name any more."""
+        self._mine.pop(worker, None)
+        self._presence.put(store_schema.WORKERS + worker, None)
+
+    def leaving(self, worker: str) -> None:
+        """Wants one of this agent's workers out at the next plan."""
+        self.tell(replace(self._mine[worker], leaving=True))
+
+    def want(self, workers: int) -> None:
+        """Another number of workers for the whole job."""
+        self._wish = workers
+        self._write(Put(store_schema.WANTED, store_schema.text({"workers": workers})))
+
+    def offer(self, **changes: Any) -> None:
+        """What this agent has to offer, or no longer has."""
+        self._card.update(changes)
+        self._presence.put(store_schema.AGENTS + self._agent, self._card)
+
+    def ask_to_stop(self, *, now: bool) -> None:
+        """The whole job shall end: every agent hears of it."""
+        self._write(Put(store_schema.STOP, store_schema.text({"now": now})))
+
+    def ask_to_leave(self, agent: str) -> None:
+        """That agent's workers shall leave, and then the agent."""
+        self._write(Put(store_schema.DRAINS + agent, store_schema.text({"agent": agent})))
+
+    async def announce(self, document: dict[str, Any]) -> None:
+        """The job has failed, found out here: all agents end with it. The first such word counts."""
+        with contextlib.suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(ANNOUNCE_S):
+                await self._store.commit(
+                    [Put(store_schema.OUTCOME, store_schema.text(document))], guards=[Guard(store_schema.OUTCOME, 0)]
+                )
+
+    def agree(self, **facts: Any) -> None:
+        """What the first worker says of the job (its slices, its fingerprint) and what then stays so."""
+        job = store_schema.value(self._mirror.entries, store_schema.JOB)
+        if any(not job.get(name) for name in facts):
+            self._spawn(self._agree(facts))
+
+    async def _agree(self, facts: Mapping[str, Any]) -> None:
+        async def attempt() -> bool:
+            entries = {entry.key: entry for entry in (await self._store.read(store_schema.JOB))[0]}
+            job = store_schema.value(entries, store_schema.JOB)
+            missing = {name: value for name, value in facts.items() if not job.get(name)}
+            if not job or not missing:
+                return True
+            guard = Guard(store_schema.JOB, store_schema.revision(entries, store_schema.JOB))
+            return (
+                await self._store.commit([Put(store_schema.JOB, store_schema.text({**job, **missing}))], guards=[guard]) is not None
+            )
+
+        await self._insist(attempt)
+
+    async def take_rank(self, worker: str, *, mine: Callable[[], set[str]]) -> Ranks:
+        """A rank for a worker that is being started; `mine` are this agent's workers that live."""
+
+        def change(ranks: Ranks) -> Ranks:
+            known, agents = self.statuses, self.agents
+            gone = {name for name in ranks.holders if self._is_gone(name, ranks.agent(name), known, agents, mine())}
+            return take(ranks, worker, agent=self._agent, life=self._life, began=self.roster is not None, gone=gone)
+
+        return await self._revise_ranks(change)
+
+    def _is_gone(
+        self, worker: str, agent: str, known: Mapping[str, WorkerStatus], agents: Mapping[str, Any], mine: set[str]
+    ) -> bool:
+        if agent == self._agent:
+            return worker not in mine
+        return agent not in agents or (worker in known and not known[worker].alive)
+
+    def pass_barrier(self, worker: str, count: int) -> None:
+        """The chief has come to its barrier number `count`."""
+
+        async def write() -> None:
+            await self._revise_ranks(lambda ranks: passed(ranks, worker, count=count))
+
+        self._spawn(write())
+
+    async def begin(self, worker: str, *, terms: Mapping[str, Mapping[str, str]]) -> None:
+        """The chief is ready. Returns once every agent can know what it has made."""
+        await self._revise_ranks(lambda ranks: begin(ranks, worker, terms=terms))
+
+    async def _revise_ranks(self, change: Callable[[Ranks], Ranks]) -> Ranks:
+        """Until it is done: a worker that waits for its rank cannot do without."""
+        while True:
+            seen = self._mirror.version
+            if self._mirror.revision and self._mirror.trouble is None:
+                entries = self._mirror.entries
+                held = Ranks.read(store_schema.value(entries, store_schema.RANKS))
+                ranks = change(held)
+                if ranks == held:
+                    return ranks
+                guards = [Guard(key, store_schema.revision(entries, key)) for key in (store_schema.RANKS, store_schema.ROSTER)]
+                revision = None
+                with contextlib.suppress(StoreError):
+                    revision = await self._store.commit(
+                        [Put(store_schema.RANKS, store_schema.text(ranks.document()))], guards=guards
+                    )
+                while revision is not None and self._mirror.revision < revision:
+                    await self._mirror.changed(RETRY_S)
+                if revision is not None:
+                    return ranks
+            await self._mirror.changed(RETRY_S, since=seen)
+
+    def _write(self, put: Put) -> None:
+        async def attempt() -> bool:
+            return await self._store.commit([put]) is not None
+
+        self._spawn(self._insist(attempt))
+
+    async def _insist(self, attempt: Callable[[], Awaitable[bool]]) -> None:
+        """Until it is done, for as long as an outage of the store may last."""
+        for _ in range(RETRIES):
+            with contextlib.suppress(StoreError):
+                if await attempt():
+                    return
+            await asyncio.sleep(RETRY_S)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.append(task)
+        task.add_done_callback(self._part_ended)
+
+    # ---- passing on
+
+    def _doubt(self, entries: store_schema.Entries) -> str:
+        """Why this is not the store of this agent's job, or nothing."""
+        held = store_schema.value(entries, store_schema.JOB).get("id", "") if self._job else ""
+        if held == self._job:
+            return ""
+        ended = store_schema.value(entries, store_schema.ENDED)
+        if ended.get("id") == self._job:
+            self._floor.ended(ended)
+            return "the job has ended"
+        if held:
+            self._floor.ousted(
+                f"another job of this name has begun in the store (on host "
+                f"{store_schema.value(entries, store_schema.JOB).get('host')})"
+            )
+        return "the store does not know this job any more"
+
+    async def _follow(self) -> None:
+        while not self._concluded:
+            if self._mirror.trouble is not None:
+                self.cut_off = True
+            elif self._mirror.revision:
+                back, self.cut_off = self.cut_off, False
+                self._pass_on()
+                if back:
+                    self._floor.balance()
+            await self._mirror.changed()
+
+    def _pass_on(self) -> None:
+        """Breaks before rosters: a rescue comes after the break that it answers."""
+        entries = self._mirror.entries
+        if self._wish == self._stored_wish():
+            self._wish = None
+        if self._job and self.life != self._life:
+            return self._other_life()
+        broken = store_schema.value(entries, store_schema.BROKEN)
+        if int(broken.get("number", 0)) > self._broken:
+            self._broken = int(broken["number"])
+            self._floor.halt(self._broken, str(broken.get("reason", "")))
+        roster = store_schema.roster(entries)
+        if roster is not None and roster.number > self._roster:
+            self._roster = roster.number
+            self._floor.publish(roster)
+        self._pass_dismissals(entries)
+        target = int(store_schema.value(entries, store_schema.TARGETS + self._agent).get("workers", 0))
+        if target != self._target:
+            self._target = target
+            self._floor.balance()
+        self._pass_wishes(entries)
+        self._floor.changed()
+        outcome = store_schema.value(entries, store_schema.OUTCOME)
+        if outcome:
+            self._conclude(outcome)
+
+    def _other_life(self) -> None:
+        """Of an earlier life nothing holds; a later one has begun because everybody of this one was lost, or seemed to be."""
+        if self.life > self._life:
+            self._conclude({"state": "lost"})
+
+    def _pass_wishes(self, entries: store_schema.Entries) -> None:
+        stop = store_schema.revision(entries, store_schema.STOP)
+        if stop > self._stopping:
+            self._stopping = stop
+            self._floor.asked_to_stop(now=bool(store_schema.value(entries, store_schema.STOP).get("now")))
+        if store_schema.DRAINS + self._agent in entries:
+            self._floor.asked_to_leave()
+        fingerprint = self.fingerprint
+        if fingerprint != self._fingerprint:
+            self._fingerprint = fingerprint
+            self._floor.compare()
+
+    def _pass_dismissals(self, entries: store_schema.Entries) -> None:
+        for worker, document in store_schema.under(entries, store_schema.DISMISSED).items():
+            status = self._mine.get(worker)
+            if worker not in self._dismissed and status is not None and status.phase is not Phase.GONE:
+                self._dismissed.add(worker)
+                self._floor.dismiss(worker, str(document.get("reason", "")))
+
+    def _conclude(self, outcome: dict[str, Any]) -> None:
+        self._concluded = True
+        match outcome["state"]:
+            case "finished":
+                self._floor.finish()
+            case "lost":
+                self._floor.lost()
+            case _:
+                self._floor.fail(
+                    str(outcome.get("reason", "")),
+                    traceback=str(outcome.get("traceback", "")),
+                    exit_code=int(outcome.get("exit_code", 1)),
+                )

@@ -1,0 +1,136 @@
+"""Whether this host and the others reach each other: proved before it starts a worker, and asked again whenever connections fail.
+
+What is found out then goes into the agent's card in the store. So the leader leaves a host out that does not reach those who train,
+instead of trying it again and again, and takes it back when it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from stretto.agent.hosts.join import Joined
+from stretto.agent.hosts.signed_rpc import PeerUnreachable, ask
+from stretto.core.errors import UsageError
+from stretto.membership import store_schema
+from stretto.membership.stores.store import StoreError
+
+PROBES = 8
+"""Agents that a newcomer proves to be reachable to, and from; also how many are asked at once."""
+PROBE_LEASES = 1.5
+"""An agent that has not answered within so many leases is not reached: 3 s, or more where the network is known to be slow."""
+AGAIN_S = 2.0
+
+Cards = Mapping[str, dict[str, Any]]
+
+
+async def answer_probe(request: dict[str, Any], joined: Joined) -> dict[str, Any]:
+    """What the asked side does: it goes back to where the other one says that it is."""
+    host, port = request["back"]
+    answer = await ask((str(host), int(port)), "ping", token=joined.token, tls=joined.tls, timeout_s=_patience_s(joined) / 2)
+    return {"agent": joined.agent, "found": answer["agent"]}
+
+
+async def prove(joined: Joined, address: tuple[str, int]) -> None:
+    """An address that others cannot connect to would cost every roster that this host is in: it is refused before. Agents that do
+    not answer may have died: only what is still there when their leases would have run out is believed."""
+    if await _stranded(joined, address):
+        await asyncio.sleep(joined.timing.settle_s + joined.timing.renewal_s)
+        found = await _stranded(joined, address)
+        if found:
+            raise UsageError(found)
+
+
+async def _stranded(joined: Joined, address: tuple[str, int]) -> str:
+    """What is wrong between this host and another one, if nobody can be reached."""
+    try:
+        entries = {entry.key: entry for entry in (await joined.store.read(store_schema.AGENTS))[0]}
+    except StoreError as error:
+        raise UsageError(f"the store stopped answering: {error}") from None
+    others = dict(list(store_schema.under(entries, store_schema.AGENTS).items())[:PROBES])
+    found = await unreached(others, joined, address)
+    return next(iter(found.values())) if found and len(found) == len(others) else ""
+
+
+async def unreached(others: Cards, joined: Joined, address: tuple[str, int]) -> dict[str, str]:
+    """What is wrong between this host and each of these, where something is."""
+    limit = asyncio.Semaphore(PROBES)
+
+    async def look(name: str) -> str:
+        async with limit:
+            return await _probe(joined, name, others[name], address)
+
+    problems = await asyncio.gather(*map(look, others))
+    return {name: problem for name, problem in zip(others, problems, strict=True) if problem}
+
+
+async def _probe(joined: Joined, name: str, card: Mapping[str, Any], address: tuple[str, int]) -> str:
+    """What is wrong between this host and another one, or nothing."""
+    if not card.get("address"):
+        return ""
+    host, (there, port) = card.get("host", name), card["address"]
+    try:
+        answer = await ask(
+            (there, int(port)), "probe", token=joined.token, tls=joined.tls, timeout_s=_patience_s(joined), back=list(address)
+        )
+    except PeerUnreachable as error:
+        return (
+            f"host {host} of this job cannot be reached from here: {error}. All hosts of a job must "
+            "reach each other directly: check routes and firewalls, or choose the right network with --interface on both"
+        )
+    except UsageError as error:
+        return (
+            f"this host tells the others to reach it at {address[0]}, but host {host} cannot ({error}). "
+            "Addresses behind NAT cannot be used: choose an address that the others see with --interface, or open the firewall"
+        )
+    if answer.get("found") != joined.agent:
+        return (
+            f"at {address[0]}:{address[1]}, which this host tells the others to reach it at, host {host} finds agent "
+            f"{answer.get('found')}: choose this host's own address with --interface"
+        )
+    return ""
+
+
+def _patience_s(joined: Joined) -> float:
+    return PROBE_LEASES * joined.timing.lease_s
+
+
+class Connectivity:
+    """Looks for cuts between this host and the others from when something has failed until nothing is found any more."""
+
+    def __init__(
+        self, joined: Joined, address: tuple[str, int], *, others: Callable[[], Cards], tell: Callable[[dict[str, str]], None]
+    ) -> None:
+        """`others` are the cards of agents that are in touch with the store now; `tell` gets every change of what is found."""
+        self._joined = joined
+        self._address = address
+        self._others = others
+        self._tell = tell
+        self._told: dict[str, str] = {}
+        self._looking = False
+
+    async def look(self) -> None:
+        """Called whenever an exchange has failed or a group could not be built. One at a time looks."""
+        if self._looking:
+            return
+        self._looking = True
+        try:
+            while await self._find():
+                await asyncio.sleep(AGAIN_S)
+        finally:
+            self._looking = False
+
+    async def _find(self) -> bool:
+        """An agent that is dead is not cut off: its lease runs out meanwhile."""
+        patient = asyncio.create_task(asyncio.sleep(2 * self._joined.timing.lease_s))
+        found = await unreached(self._others(), self._joined, self._address)
+        if found.keys() - self._told.keys():
+            await patient
+        patient.cancel()
+        there = self._others()
+        found = {name: problem for name, problem in found.items() if name in there}
+        if found.keys() != self._told.keys():
+            self._told = found
+            self._tell(found)
+        return bool(found)

@@ -1,0 +1,79 @@
+"""This agent as the other hosts see it: its card in the store and the port where they can ask it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stretto.agent.control_server import Answer, Handler
+from stretto.agent.hosts.connectivity import answer_probe, prove
+from stretto.agent.hosts.join import Joined, card, join, retire
+from stretto.agent.hosts.signed_rpc import Listener
+from stretto.agent.options import RunOptions
+from stretto.agent.outcome import RunOutcome
+from stretto.agent.records.log_reader import read_log
+from stretto.agent.records.run_folder import RunFolder, write_json
+from stretto.core.errors import UsageError
+
+
+@dataclass(slots=True)
+class PeerEndpoint:
+    joined: Joined
+    card: dict[str, Any]
+    alike: dict[str, Any]
+    listener: Listener
+    folder: RunFolder
+    _handle: Handler | None = None
+
+    def answer_with(self, handle: Handler) -> None:
+        self._handle = handle
+
+    async def handle(self, request: dict[str, Any]) -> Answer:
+        """What another host asks: whether we are here, whether it can be reached from here, our logs, and the run's verbs."""
+        match request["verb"]:
+            case "ping":
+                return {"agent": self.joined.agent}
+            case "probe":
+                return await answer_probe(request, self.joined)
+            case "log":
+                return read_log(self.folder, request)
+            case _ if self._handle is not None:
+                return await self._handle(request)
+            case _:
+                raise UsageError(f"agent {self.joined.agent} is still starting")
+
+    async def close(self, outcome: RunOutcome) -> None:
+        await self.listener.close()
+        await retire(self.joined, state=outcome.state, digest=outcome.digest, card=self.alike)
+
+
+async def enter(options: RunOptions, folder: RunFolder) -> tuple[PeerEndpoint, RunOptions]:
+    """Joins the job, and proves that its other hosts can be reached, and reach this one. The options of this agent."""
+    assert options.shared is not None
+    joined = await join(options, options.shared)
+    listener = Listener(lambda request: abroad.handle(request), token=joined.token)
+    try:
+        address = await listener.start(joined.host, tls=options.shared.server_tls() if options.shared.sealed else None)
+        shown = {
+            "host": options.shared.label,
+            "address": list(address),
+            "pid": os.getpid(),
+            "folder": str(folder.path.resolve()),
+            "name": socket.gethostname(),
+        }
+        abroad = PeerEndpoint(joined, shown, card(options), listener, folder)
+        await prove(joined, address)
+        checkpoints = options.checkpoints
+        if checkpoints is not None:
+            checkpoints = replace(checkpoints, run_id=joined.run_id)
+            checkpoints.claim(joined.job)
+    except BaseException:
+        await listener.close()
+        await joined.opened.close()
+        raise
+    document = folder.read(folder.request) or {}
+    identity = {"agent": joined.agent, "host": joined.host, "job": {"name": joined.job, "id": joined.id}}
+    write_json(folder.request, {**document, **identity})
+    return abroad, replace(options, agent=joined.agent, host=joined.host, checkpoints=checkpoints)

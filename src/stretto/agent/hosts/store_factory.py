@@ -1,0 +1,178 @@
+"""Opening the store that a URL names: etcd, or the embedded store of the agent whose address it is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from stretto.agent.hosts.store_error_hints import Remedy, remedy
+from stretto.agent.hosts.store_options import StoreOptions
+from stretto.core.errors import Refused, UsageError
+from stretto.membership.stores.embedded import EmbeddedStore
+from stretto.membership.stores.etcd import EtcdOptions, EtcdStore
+from stretto.membership.stores.store import Guard, Put, Store, StoreChange, StoreEntry, StoreError
+from stretto.membership.stores.tcp import StoreServer, TcpStore
+
+REACH_S = 8.0
+"""How long a store is tried before it counts as unreachable: an agent that serves one may just be starting."""
+
+
+class PrefixStore:
+    """A store's part under one prefix, so that several jobs can share one."""
+
+    def __init__(self, store: Store, prefix: str) -> None:
+        self._store = store
+        self._prefix = prefix
+
+    async def read(self, prefix: str) -> tuple[list[StoreEntry], int]:
+        entries, revision = await self._store.read(self._prefix + prefix)
+        return [StoreEntry(self._name(one.key), one.value, one.revision, one.created) for one in entries], revision
+
+    async def commit(self, puts: Sequence[Put], *, guards: Sequence[Guard] = ()) -> int | None:
+        return await self._store.commit(
+            [Put(self._prefix + put.key, put.value, put.lease) for put in puts],
+            guards=[Guard(self._prefix + guard.key, guard.revision) for guard in guards],
+        )
+
+    async def watch(self, prefix: str, *, after: int) -> AsyncIterator[StoreChange]:
+        async for change in self._store.watch(self._prefix + prefix, after=after):
+            yield StoreChange(self._name(change.key), change.value, change.revision)
+
+    async def grant(self, ttl_s: float) -> int:
+        return await self._store.grant(ttl_s)
+
+    async def renew(self, lease: int) -> bool:
+        return await self._store.renew(lease)
+
+    async def revoke(self, lease: int) -> None:
+        await self._store.revoke(lease)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    def _name(self, key: str) -> str:
+        return key.removeprefix(self._prefix)
+
+
+@dataclass(slots=True)
+class Opened:
+    """A store that answers. `serving` is set where this agent is the one that holds it."""
+
+    store: Store
+    endpoints: tuple[tuple[str, int], ...]
+    serving: StoreServer | None = None
+    within_an_agent: bool = False
+    """It is gone for good with the agent that serves it."""
+
+    async def close(self) -> None:
+        if self.serving is not None:
+            await self.serving.close()
+        with contextlib.suppress(StoreError):
+            await self.store.close()
+
+
+def endpoints(url: str) -> tuple[tuple[str, int], ...]:
+    """Hosts and ports that a store's URL names."""
+    parts = urlsplit(url)
+    default = 2379 if parts.scheme in ("etcd", "etcds") else 0
+    found: list[tuple[str, int]] = []
+    for one in parts.netloc.rpartition("@")[2].split(","):
+        host, colon, port = one.rpartition(":")
+        if not colon or "]" in port:
+            host, port = one, str(default)
+        host = host.strip("[]")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise UsageError(f"--store {url!r}: {one!r} is no HOST:PORT")
+        found.append((host, int(port)))
+    return tuple(found)
+
+
+async def open_store(shared: StoreOptions, *, serve: bool = True, every_job: bool = False, answer_s: float | None = None) -> Opened:
+    """Raises `UsageError` that names what cannot be reached, within seconds. With `every_job` keys begin with the job's name.
+    An answer may take as long as the job's leases allow, or `answer_s`."""
+    answer_s = answer_s or shared.timing().answer_s
+    places = endpoints(shared.url)
+    prefix = "" if every_job else f"{shared.job}/"
+    if shared.scheme == "tcp":
+        return await _open_tcp(shared, places, prefix=prefix, serve=serve, answer_s=answer_s)
+    shared.client_tls()  # for what it says of files that cannot be used
+    options = EtcdOptions.read(
+        shared.url, job="", ca=_path(shared.ca), certificate=_path(shared.certificate), key=_path(shared.key), answer_s=answer_s
+    )
+    if options.user:
+        options = replace(options, password=shared.password())
+    store = EtcdStore(options, tls=shared.scheme == "etcds")
+    await _reach(store, shared, places, patient_s=REACH_S)
+    return Opened(PrefixStore(store, prefix), places)
+
+
+async def _open_tcp(
+    shared: StoreOptions, places: tuple[tuple[str, int], ...], *, prefix: str, serve: bool, answer_s: float
+) -> Opened:
+    if len(places) != 1:
+        raise UsageError(f"--store {shared.url!r} names {len(places)} addresses: a tcp store has one, the agent's that serves it")
+    token = shared.needed_token()
+    host, port = places[0]
+    if serve:
+        server, store = await _serve(shared, host, port, token=token)
+        if server is not None:
+            return Opened(PrefixStore(store, prefix), places, server, within_an_agent=True)
+    client = TcpStore(host, port, token=token, answer_s=answer_s, tls=shared.client_tls())
+    await _reach(client, shared, places, patient_s=REACH_S)
+    return Opened(PrefixStore(client, prefix), places, within_an_agent=True)
+
+
+async def _serve(shared: StoreOptions, host: str, port: int, *, token: str) -> tuple[StoreServer | None, Store]:
+    """Serves the store if the address is this host's and nobody does yet."""
+    store = EmbeddedStore()
+    server = StoreServer(store, token=token)
+    try:
+        await server.start(host, port, tls=shared.server_tls())
+    except socket.gaierror as error:
+        raise UsageError(f"--store {shared.url}: there is no host {host!r} ({error.strerror})") from None
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
+            raise UsageError(f"--store {shared.url} cannot be served here: {error.strerror}") from None
+        return None, store
+    return server, store
+
+
+async def _reach(store: Store, shared: StoreOptions, places: Sequence[tuple[str, int]], *, patient_s: float) -> None:
+    """Until it answers. What asking again cannot mend is believed when as many calls as there are endpoints have failed."""
+    until, failures = time.monotonic() + patient_s, 0
+    while True:
+        try:
+            await store.read("reachable")
+            return
+        except Refused as error:
+            raise UsageError(str(error)) from None
+        except StoreError as error:
+            failures += 1
+            known = remedy(str(error), shared)
+            hopeless = known is not None and known.certain and failures >= len(places)
+            if hopeless or time.monotonic() > until:
+                with contextlib.suppress(StoreError):
+                    await store.close()
+                raise UsageError(_unreached(error, shared, known)) from None
+        await asyncio.sleep(0.2)
+
+
+def _unreached(error: StoreError, shared: StoreOptions, known: Remedy | None) -> str:
+    if known is not None and known.certain:
+        return f"the store {shared.url} refuses host {socket.gethostname()}: {known.text} ({error})"
+    hint = f"; {known.text}" if known is not None else ""
+    return (
+        f"the store {shared.url} cannot be reached from {socket.gethostname()}: {error}. Check that it runs, the addresses, "
+        f"and that no firewall is between{hint}"
+    )
+
+
+def _path(name: str | None) -> Path | None:
+    return Path(name) if name is not None else None

@@ -1,0 +1,103 @@
+"""What the agent does with a job's measured speed: sizes the job where it was asked to, and takes care of slow workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from stretto.agent.sizing.autoscaler import Autoscaler
+from stretto.agent.sizing.straggler_monitor import StragglerMonitor
+from stretto.batching.stragglers import StragglerConfig, parse_mode
+
+if TYPE_CHECKING:
+    from stretto.agent.supervisor import Supervisor
+
+
+class SizingController:
+    """Hears every commit once. Changes nothing by itself: it asks the agent and the leader."""
+
+    def __init__(self, agent: Supervisor) -> None:
+        self._agent = agent
+        self._slow: str | None = None
+        """The worker that is being replaced: it trains until its successor is ready."""
+        self._switched_to = 0
+        config = agent.options.sizing()
+        self._autoscaler = Autoscaler(config, self) if config is not None else None
+        self._straggling = StragglerMonitor(StragglerConfig(mode=parse_mode(agent.options.stragglers)), self)
+
+    # ---- what happens
+
+    def commit(self, fields: dict[str, Any]) -> None:
+        self._straggling.commit(fields)
+        if self._autoscaler is not None and self._agent.council.chief_is_here:
+            self._autoscaler.commit(fields, slices=self._agent.slices)
+
+    def switched(self, worker: str, fields: dict[str, Any]) -> None:
+        """The first old member's word counts: newcomers have waited, and the others say the same."""
+        number = int(fields["number"])
+        if worker in (fields.get("joined") or ()) or number <= self._switched_to:
+            return
+        self._switched_to = number
+        if self._autoscaler is not None and "workers" in fields:
+            self._autoscaler.switched(
+                workers=int(fields["workers"]), pause_ms=float(fields.get("switch_ms") or 0.0), cause=str(fields.get("cause", ""))
+            )
+
+    @property
+    def spare(self) -> int:
+        """Workers that are started beyond the wanted number: the successor, until a roster without the slow one is published."""
+        roster = self._agent.council.roster
+        if self._slow is not None and (roster is None or self._slow not in roster.workers):
+            self._slow = None
+        return int(self._slow is not None)
+
+    def ready(self, worker: str) -> None:
+        """Somebody waits to be admitted. If it is there to replace a slow worker, that one may go."""
+        slow = self._agent.workers.get(self._slow or "")
+        if self.spare and slow is not None and worker != slow.name:
+            slow.status = replace(slow.status, leaving=True)
+            self._agent.council.tell(slow.status)
+
+    # ---- what the autoscaler asks for
+
+    @property
+    def wanted(self) -> int:
+        """On several hosts more may be wanted than there is room for: those that cannot come are not waited for."""
+        return min(self._agent.council.wanted, max(1, self._agent.council.room))
+
+    @property
+    def free(self) -> int | None:
+        return max(0, self._agent.council.room - self.wanted)
+
+    def scale(self, workers: int) -> None:
+        self._agent.scale(workers)
+
+    def explain(self, text: str) -> None:
+        self._agent.recorder.event("autoscale", text)
+
+    # ---- what the straggling watch asks for
+
+    @property
+    def shares(self) -> Sequence[tuple[str, int]]:
+        roster = self._agent.council.roster
+        if roster is None or not self._agent.council.settled:
+            return ()
+        return [(member.worker, len(member.share)) for member in roster.members]
+
+    def set_speeds(self, speeds: Mapping[str, float]) -> None:
+        council = self._agent.council
+        for name, speed in speeds.items():
+            worker = self._agent.workers.get(name)
+            if worker is not None and name in council.statuses:
+                worker.status = replace(worker.status, speed=round(speed, 4))
+                council.tell(worker.status)
+
+    def replace_worker(self, worker: str, reason: str) -> None:
+        """Another one is started first; this one leaves when that one is ready. Only this agent's own can be replaced by it."""
+        if not self.spare and worker in self._agent.workers:
+            self._slow = worker
+            self._agent.balance()
+
+    def explain_straggler(self, text: str) -> None:
+        self._agent.recorder.event("straggler", text)

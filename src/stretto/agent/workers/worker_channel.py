@@ -1,0 +1,157 @@
+"""The agent's end of a worker's link and of its output: bounded lines in both directions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+LINE_BYTES = 1 << 20
+"""The longest message: a crash with its traceback, a commit with its metrics."""
+UNREAD_BYTES = 4 << 20
+"""What may wait for a worker that does not read; more means that it never will."""
+OUTPUT_BYTES = 16384
+"""A line of output longer than this is shown in pieces."""
+
+Message = dict[str, Any]
+
+REQUIRED: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "hello": {"address": list},
+    "ready": {"slices": int, "shape": str, "settings": dict, "contract": dict},
+    "order": {"loader": int, "epoch": int, "order": str},
+    "prepared": {"number": int},
+    "switched": {"number": int, "tick": int},
+    "resumed": {"number": int, "pause_ms": (int, float)},
+    "halted": {"number": int, "tick": (int, type(None))},
+    "commit": {"step": int},
+    "digest": {"step": int},
+    "event": {"what": str},
+    "crash": {"type": str, "text": str},
+    "misplaced": {"text": str},
+    "barrier": {"count": int},
+}
+"""What the agent relies on in a worker's messages."""
+
+
+def misread(message: Message) -> str:
+    """What is wrong with a message, or nothing."""
+    for name, kind in REQUIRED.get(message["kind"], {}).items():
+        if not isinstance(message.get(name), kind):
+            return f"sent a message {message['kind']!r} with {name}={message.get(name)!r}"
+    return ""
+
+
+class WorkerChannel:
+    """JSON lines over a socket pair. `ended` is set when the worker's end is closed and everything has been read."""
+
+    def __init__(self, end: socket.socket, *, hear: Callable[[Message], None], fault: Callable[[str], None]) -> None:
+        end.setblocking(False)
+        self._socket = end
+        self._hear = hear
+        self._fault = fault
+        self._writer: asyncio.StreamWriter | None = None
+        self._early: list[bytes] = []
+        self.ended = asyncio.Event()
+        self._task = asyncio.create_task(self._read())
+
+    def send(self, message: Message) -> None:
+        """Never waits. A worker that is gone hears nothing."""
+        data = json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        if self._writer is None:
+            self._early.append(data)
+            return
+        if self._writer.is_closing():
+            return
+        self._writer.write(data)
+        if self._writer.transport.get_write_buffer_size() > UNREAD_BYTES:
+            self._fault(f"has not read {UNREAD_BYTES} bytes of messages")
+
+    def close(self) -> None:
+        self._task.cancel()
+        if self._writer is not None:
+            self._writer.close()
+        self._socket.close()
+
+    async def _read(self) -> None:
+        reader, self._writer = await asyncio.open_unix_connection(sock=self._socket, limit=LINE_BYTES)
+        for data in self._early:
+            self._writer.write(data)
+        self._early.clear()
+        try:
+            while line := await reader.readline():
+                self._take(line)
+        except ValueError:
+            self._fault(f"sent a message of more than {LINE_BYTES} bytes")
+        except ConnectionError:
+            pass
+        finally:
+            self.ended.set()
+
+    def _take(self, line: bytes) -> None:
+        if not line.endswith(b"\n"):
+            return  # cut off by its death
+        try:
+            message = json.loads(line)
+            kind = message["kind"]
+        except (ValueError, KeyError, TypeError):
+            self._fault(f"sent something that is no message: {line[:80]!r}")
+            return
+        if isinstance(kind, str):
+            self._hear(message)
+
+
+class WorkerOutput:
+    """One of a worker's standard streams: into its log as it is, and line by line to whoever watches."""
+
+    def __init__(self, fd: int, *, log: BinaryIO | None, show: Callable[[str], None]) -> None:
+        os.set_blocking(fd, False)
+        self._fd = fd
+        self._log = log
+        self._show = show
+        self._rest = b""
+        self.ended = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(fd, self._readable)
+
+    def _readable(self) -> None:
+        try:
+            data = os.read(self._fd, 65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return
+        if self._log is not None:
+            try:
+                self._log.write(data)
+            except OSError as error:
+                self._log = None
+                self._show(f"(the log cannot be written: {error.strerror}; the worker goes on)")
+        self._split(data)
+
+    def _split(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._line(line)
+        while len(self._rest) > OUTPUT_BYTES:
+            self._line(self._rest[:OUTPUT_BYTES])
+            self._rest = self._rest[OUTPUT_BYTES:]
+
+    def _line(self, line: bytes) -> None:
+        """Of a line that was drawn over and over, such as a progress bar, the last state is shown."""
+        self._show(line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace"))
+
+    def close(self) -> None:
+        if self.ended.is_set():
+            return
+        self._loop.remove_reader(self._fd)
+        os.close(self._fd)
+        if self._rest:
+            self._line(self._rest)
+        self._rest = b""
+        self.ended.set()

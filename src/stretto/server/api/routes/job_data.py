@@ -1,0 +1,161 @@
+"""What a job does: events, curves, sizes, logs, explanation."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Query
+from fastapi.responses import Response
+
+from stretto.server import models
+from stretto.server.api import views
+from stretto.server.api.cluster_views import slots
+from stretto.server.api.routes.auth import PROBLEMS, VIEW, Caller, Guarded
+from stretto.server.api.routes.jobs import JobId, Who
+from stretto.server.api.sse import columns, dump
+from stretto.server.decisions.explain import explain
+from stretto.server.decisions.limit_clamping import FIXED_SIZES
+from stretto.server.jobs.run_progress import Point
+from stretto.server.jobs.state import Record
+from stretto.server.models import ACTIVE, JobState
+from stretto.server.spec import scrub
+from stretto.server.storage.repository import MOST_POINTS
+
+router = APIRouter(prefix="/v1", route_class=Guarded, tags=["runs"], responses=PROBLEMS)
+
+MOST_LOG = 1 << 20
+After = Annotated[int, Query(ge=0, le=2**62)]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+
+
+@router.get("/events", response_model=models.EventPage, openapi_extra=VIEW)
+async def events(who: Who, after: After = 0, limit: Limit = 100) -> Response:
+    """Of all jobs, oldest first."""
+    return await _events(who, after=after, limit=limit, job=None)
+
+
+@router.get("/jobs/{job}/events", response_model=models.EventPage, openapi_extra=VIEW)
+async def job_events(who: Who, job: JobId, after: After = 0, limit: Limit = 100) -> Response:
+    return await _events(who, after=after, limit=limit, job=who.record(job).id)
+
+
+async def _events(who: Caller, *, after: int, limit: int, job: str | None) -> Response:
+    found = await asyncio.to_thread(who.server.storage.events, after=after, limit=limit, job=job, tenant=who.tenant)
+    items = ",".join(dump(views.event(one)) for one in found)
+    following = found[-1].id if found else after
+    return Response(f'{{"items":[{items}],"next":{following}}}', media_type="application/json")
+
+
+@router.get("/jobs/{job}/metrics", response_model=models.Series, openapi_extra=VIEW)
+async def metrics(
+    who: Who,
+    job: JobId,
+    names: Annotated[str | None, Query(max_length=2000, description="comma-separated; all if absent")] = None,
+    after: Annotated[int, Query(ge=-1, le=2**62, description="only points of later steps")] = -1,
+    points: Annotated[int, Query(ge=2, le=10_000)] = 2000,
+) -> Response:
+    """Curves in columns. Fewer points than there are, are spread over the whole curve; the first and the last stay."""
+    record = who.record(job)
+    stored = await asyncio.to_thread(who.server.storage.points, record.id, after=after)
+    fresh = [point for point in who.server.book.buffered.get(record.id, []) if point.step > after]
+    found = sorted({point.step: point for point in [*stored, *fresh]}.values(), key=lambda point: point.step)
+    chosen = spread(found, points)
+    if names is not None:
+        keep = set(names.split(","))
+        chosen = [Point(one.step, one.t, one.workers, {k: v for k, v in one.values.items() if k in keep}) for one in chosen]
+    body = {**columns(record.id, chosen), "thinned": len(stored) > MOST_POINTS // 2 or len(chosen) < len(found)}
+    body["next"] = found[-1].step if found else (after if after >= 0 else None)
+    return Response(dump(body), media_type="application/json")
+
+
+def spread(points: list[Point], most: int) -> list[Point]:
+    if len(points) <= most:
+        return points
+    return [points[(len(points) - 1) * place // (most - 1)] for place in range(most)]
+
+
+@router.get("/jobs/{job}/sizes", response_model=models.Sizes, openapi_extra=VIEW)
+async def sizes(who: Who, job: JobId) -> models.Sizes:
+    """The number of workers over time, with the pause of every change."""
+    record = who.record(job)
+    items: list[models.Size] = []
+    for one in await asyncio.to_thread(who.server.storage.resizes, record.id):
+        workers = int(one.data.get("workers") or 0)
+        step = int(one.data.get("step") or one.data.get("steps") or (items[-1].step if items else 0))
+        cause = str(one.data.get("cause") or one.kind)
+        items.append(models.Size(t=one.t, step=step, workers=workers, cause=cause, pause_ms=one.data.get("pause_ms")))
+    return models.Sizes(job=record.id, items=items)
+
+
+@router.get("/jobs/{job}/logs", response_model=models.LogPart, openapi_extra=VIEW)
+async def logs(
+    who: Who,
+    job: JobId,
+    source: Annotated[str, Query(pattern=r"^[a-z0-9-]{1,40}$")] = "console",
+    offset: After = 0,
+    limit: Annotated[int, Query(ge=1, le=MOST_LOG)] = 256 * 1024,
+    tail: Annotated[int | None, Query(ge=1, le=MOST_LOG, description="the last so many bytes, instead of an offset")] = None,
+) -> models.LogPart:
+    """A part of a log. `source` is one of `sources`: it names a log that the cluster has listed, it is not a path."""
+    record = who.record(job)
+    known = await asyncio.to_thread(who.server.cluster.log, record.id, record.life, record.run)
+    if source not in known:
+        raise HTTPException(404, f"job {job} has no log '{source}': it has {', '.join(known) or 'none yet'}")
+    ended = record.state not in ACTIVE
+    return await asyncio.to_thread(_part, record, source, known[source], list(known), offset, limit, tail, ended)
+
+
+def _part(
+    record: Record, source: str, path: str, sources: list[str], offset: int, limit: int, tail: int | None, ended: bool
+) -> models.LogPart:
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            begin = max(0, size - tail) if tail is not None else min(offset, size)
+            file.seek(begin)
+            data = file.read(tail or limit)
+    except OSError:
+        size, begin, data = 0, 0, b""
+    data = _whole(data, begin + len(data) >= size and ended)
+    text = scrub(data.decode("utf-8", "replace"), record.spec.secrets())
+    following = begin + len(data)
+    cut = "[stretto] the log is full" in text
+    return models.LogPart(
+        source=source, sources=sources, offset=begin, next=following, text=text, end=ended and following >= size, cut=cut
+    )
+
+
+SPLIT = re.compile(rb"[\xc0-\xff][\x80-\xbf]{0,2}$")
+
+
+def _whole(data: bytes, last: bool) -> bytes:
+    """Without half a line at the end, so that a secret cannot slip through in two parts; all of it at the end of the log."""
+    if last:
+        return data
+    end = data.rfind(b"\n") + 1
+    return data[:end] if end else (data if len(data) > 4096 else b"")
+
+
+@router.get("/jobs/{job}/explanation", response_model=models.Explanation, openapi_extra=VIEW)
+async def explanation(who: Who, job: JobId) -> models.Explanation:
+    """Why it has this size or waits."""
+    record, server = who.record(job), who.server
+    return explain(
+        record,
+        server.book.known[record.id],
+        others=server.book.with_state(JobState.QUEUED, *ACTIVE),
+        knowns=server.book.known,
+        slots=slots(server),
+        now=time.time(),
+        reason=server.decider.reason(record),
+        decision=server.decider.last,
+        alarm=server.decider.alarm,
+        tenant=who.tenant,
+        resizes=server.decider.policy not in FIXED_SIZES,
+        quota=server.settings.quota,
+        lasted=server.book.families.lasted,
+    )

@@ -1,0 +1,149 @@
+"""The policies there are, and running one safely.
+
+A policy is somebody's code. It runs in a process of its own that keeps nothing between decisions but the policy's
+memory: one that raises, answers with nonsense or takes too long costs that process and an alarm, never the server.
+Values go there pickled (from the server to its own child only) and come back as JSON, which is checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import pickle
+import struct
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stretto.core.errors import PolicyError
+from stretto.core.text import quantity
+from stretto.scheduling import policies, registry
+from stretto.scheduling.types import ClusterNode, Placement, SchedulableJob, SlotAllocation, size
+from stretto.server.jobs.run_progress import Pace
+
+MOST_ANSWER = 64 << 20
+READY = b"ready\n"
+START_S = 120.0
+"""Imports on a machine that is very busy."""
+
+
+def names() -> dict[str, str]:
+    """Every policy and the first line of what its file says about it."""
+    found: dict[str, str] = {}
+    for name in registry.names():
+        module = importlib.import_module(f"{policies.__name__}.{name}")
+        found[name] = (module.__doc__ or name).strip().splitlines()[0]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyInput:
+    """What a decision is made from."""
+
+    policy: str
+    jobs: Sequence[SchedulableJob]
+    nodes: Sequence[ClusterNode]
+    places: Mapping[str, Placement]
+    time_s: float
+    paces: Mapping[str, Pace] = field(default_factory=dict)
+    """Batch and speeds, for jobs that report no model of their own."""
+    cooldown_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    places: Mapping[str, Placement]
+    reasons: Mapping[str, str]
+
+
+class Runner:
+    """A child process that decides. One decision at a time; started again after a failure."""
+
+    def __init__(self, *, timeout_s: float, module: str = "stretto.server.decisions.policy_process") -> None:
+        self.timeout_s = timeout_s
+        self._module = module
+        self._child: asyncio.subprocess.Process | None = None
+
+    async def decide(self, snapshot: PolicyInput) -> Answer:
+        """The policy's answer, checked. `PolicyError` if there is none in time."""
+        try:
+            child = await self._ready()
+            line = await asyncio.wait_for(self._ask(child, snapshot), self.timeout_s)
+        except TimeoutError as error:
+            await self.close()
+            raise PolicyError(f"policy '{snapshot.policy}' has not answered within {self.timeout_s:g} s") from error
+        except (OSError, EOFError, asyncio.IncompleteReadError, ValueError) as error:
+            await self.close()
+            raise PolicyError(f"policy '{snapshot.policy}' has ended its process ({type(error).__name__})") from error
+        return check(snapshot, line)
+
+    async def _ready(self) -> asyncio.subprocess.Process:
+        if self._child is None or self._child.returncode is not None:
+            self._child = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                self._module,
+                str(self.timeout_s),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                limit=MOST_ANSWER,
+                start_new_session=True,
+            )
+            assert self._child.stdout is not None
+            if await asyncio.wait_for(self._child.stdout.readline(), START_S) != READY:
+                raise EOFError
+        return self._child
+
+    async def _ask(self, child: asyncio.subprocess.Process, snapshot: PolicyInput) -> bytes:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        data = await asyncio.to_thread(pickle.dumps, snapshot)
+        child.stdin.write(struct.pack("<Q", len(data)) + data)
+        await child.stdin.drain()
+        line = await child.stdout.readline()
+        if not line:
+            raise EOFError
+        return line
+
+    async def close(self) -> None:
+        child, self._child = self._child, None
+        if child is not None and child.returncode is None:
+            child.kill()
+            await child.wait()
+
+
+def check(snapshot: PolicyInput, line: bytes) -> Answer:
+    """The answer, if it is possible: only jobs that there are, inside their limits, on nodes that there are."""
+    try:
+        answer = json.loads(line)
+        if "error" in answer:
+            raise PolicyError(f"policy '{snapshot.policy}' has failed: {str(answer['error'])[:500]}")
+        places = {str(job): tuple((str(node), int(count)) for node, count in one) for job, one in answer["places"].items()}
+        reasons = {str(job): str(text)[:500] for job, text in answer["reasons"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PolicyError(f"policy '{snapshot.policy}' has given an answer that cannot be read: {error!r}") from error
+    _possible(snapshot, places)
+    return Answer(places, reasons)
+
+
+def _possible(snapshot: PolicyInput, places: Mapping[str, Placement]) -> None:
+    jobs = {job.name: job for job in snapshot.jobs}
+    free = {node.name: node.slots for node in snapshot.nodes}
+    for name, placement in places.items():
+        workers = size(placement)
+        if name not in jobs or any(node not in free or count < 1 for node, count in placement):
+            raise PolicyError(f"policy '{snapshot.policy}' names a job or node that there is not: {name} {placement}")
+        kept = workers == size(snapshot.places.get(name, ()))
+        if workers and not kept and not jobs[name].least <= workers <= jobs[name].most:
+            bounds = f"{jobs[name].least} to {jobs[name].most}"
+            raise PolicyError(f"policy '{snapshot.policy}' gives {quantity(workers, 'worker')} to {name}, allowed are {bounds}")
+        for node, count in placement:
+            free[node] -= count
+    over = {node: -count for node, count in free.items() if count < 0}
+    if over:
+        raise PolicyError(f"policy '{snapshot.policy}' gives more slots than there are: {over}")
+
+
+def current(snapshot: PolicyInput, memory: object) -> SlotAllocation:
+    return SlotAllocation(dict(snapshot.places), {}, memory)

@@ -1,0 +1,258 @@
+"""Decisions: at intervals, and at once when a job comes or goes, a node changes or a model is reported.
+
+A decision is: a snapshot, the policy's answer, the guards, events for whatever changes, and a row with the reasons.
+Nothing is changed by a policy that fails: the old allocation stays and an alarm is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from stretto.core.errors import PolicyError
+from stretto.core.text import quantity
+from stretto.scheduling.types import ClusterNode, Placement, size
+from stretto.server.decisions.limit_clamping import FIXED_SIZES, fit, make_room
+from stretto.server.decisions.policy_runner import Answer, PolicyInput, Runner
+from stretto.server.decisions.snapshot import SCHEDULED, job_view, never, nodes_view, places_view, turns, without_held
+from stretto.server.jobs.exit_classification import next_run
+from stretto.server.jobs.state import Conflict, NewEvent, Record
+from stretto.server.models import ACTIVE, JobState
+from stretto.server.reconciler import Reconciler
+from stretto.server.storage.decision_log import DecisionLog
+from stretto.server.storage.repository import StorageDown
+
+GATHER_S = 0.05
+"""Five jobs that are submitted together are one decision."""
+AT_MOST_EVERY_S = 0.2
+SHARE = 4.0
+"""The pause after a decision is so many times as long as it took: however many jobs there are, deciding leaves most of the
+machine to others."""
+MOST_PAUSE_S = 2.0
+KEPT_IDLE_S = 300.0
+"""A decision that changes nothing is written down at most this often."""
+
+
+@dataclass(slots=True)
+class SchedulerLoop:
+    conductor: Reconciler
+    ledger: DecisionLog
+    runner: Runner
+    policy: str
+    cordoned: frozenset[str] = frozenset()
+    last: int | None = None
+    last_at: float | None = None
+    reasons: dict[str, str] = field(default_factory=dict)
+    impossible: dict[str, str] = field(default_factory=dict)
+    """Jobs that no decision can start, and why: no policy sees them, so none keeps others waiting for them."""
+    alarm: str | None = None
+    _idle_at: float = 0.0
+
+    async def loop(self) -> None:
+        conductor = self.conductor
+        while True:
+            try:
+                await asyncio.wait_for(conductor.wake.wait(), conductor.settings.interval_s)
+                await asyncio.sleep(GATHER_S)
+            except TimeoutError:
+                conductor.triggers.append("interval")
+            conductor.wake.clear()
+            why, conductor.triggers = conductor.triggers, []
+            begun = time.perf_counter()
+            await self.decide(_why(why))
+            await asyncio.sleep(min(MOST_PAUSE_S, max(AT_MOST_EVERY_S, SHARE * (time.perf_counter() - begun))))
+
+    async def decide(self, why: str) -> None:
+        begun = time.perf_counter()
+        self.impossible = self._impossible()
+        snapshot = self._snapshot()
+        try:
+            answer = await self.runner.decide(snapshot)
+        except PolicyError as error:
+            await self._failed(why, str(error), time.perf_counter() - begun)
+            return
+        seconds = time.perf_counter() - begun
+        self.conductor.measures.decision.observe(seconds)
+        self.alarm = None
+        await self.conductor.clear("policy")
+        answer = replace(answer, reasons=self._reasons(snapshot, answer))
+        changes = await self._carry_out(snapshot, answer)
+        self.reasons = {**answer.reasons, **self.impossible}
+        await self._write(why, seconds, changes)
+        await self.conductor.apply()
+        if changes:
+            self.conductor.hub.allocated()
+
+    def _impossible(self) -> dict[str, str]:
+        conductor = self.conductor
+        slots = sum(node.slots for node in conductor.cluster.nodes())  # a cordoned node may come back: that is not never
+        waiting = conductor.book.with_state(JobState.QUEUED)
+        found = {one.id: never(one, conductor.book.known[one.id], slots=slots, quota=conductor.settings.quota) for one in waiting}
+        return {job: words for job, words in found.items() if words}
+
+    def _snapshot(self) -> PolicyInput:
+        conductor = self.conductor
+        records = [one for one in conductor.book.with_state(*SCHEDULED) if one.id not in self.impossible]
+        leaving = conductor.book.with_state(*(ACTIVE - SCHEDULED))
+        nodes = nodes_view(conductor.cluster.nodes(), cordoned=self.cordoned)
+        known = conductor.book.known
+        quota = conductor.settings.quota
+        families = conductor.book.families
+        paces = {one.id: pace for one in records if (pace := known[one.id].pace()) is not None}
+        for one in records:
+            if one.id in paces:
+                families.runs(one, paces[one.id])
+        # Who has not begun is taken to be as fast as its family: that, and a declared number of steps, tells short from long.
+        paces |= {one.id: pace for one in records if one.id not in paces and (pace := families.pace(one)) is not None}
+        usable = without_held(nodes, leaving)
+        now = time.time()
+        free = turns(records, slots=sum(node.slots for node in usable), now=now, turn_s=conductor.settings.turn_s)
+        jobs = [
+            job_view(
+                one,
+                known[one.id],
+                quota=quota,
+                now=now,
+                preemptible=one.id in free,
+                finished=families.took(one),
+                batch=paces[one.id][0] if one.id in paces else None,
+            )
+            for one in records
+        ]
+        places = fit(jobs, usable, _on(places_view(records), nodes))
+        if self.policy not in FIXED_SIZES:
+            places = make_room(jobs, usable, places)
+        return PolicyInput(
+            policy=self.policy,
+            jobs=jobs,
+            nodes=usable,
+            places=places,
+            time_s=now,
+            paces=paces,
+            cooldown_s=conductor.settings.cooldown_s,
+        )
+
+    def _reasons(self, snapshot: PolicyInput, answer: Answer) -> dict[str, str]:
+        """The policy's words; and ours where the policy was shown what limits and waiting jobs had already changed."""
+        records = self.conductor.book.records
+        seated = [records[job.name].name for job in snapshot.jobs if job.name in records and _seated(records[job.name], snapshot)]
+        found: dict[str, str] = {}
+        for job in snapshot.jobs:
+            record, workers = records.get(job.name), size(answer.places.get(job.name, ()))
+            words = answer.reasons.get(job.name, "")
+            if record is not None and workers and workers == size(snapshot.places.get(job.name, ())) != record.wanted:
+                words = _moved(record, workers, snapshot, seated)
+            elif record is not None and workers and _seated(record, snapshot):
+                words = "; ".join([f"started on {workers}", *words.split("; ")[1:]])
+            found[job.name] = words or _plain(workers, job.least)
+        return found
+
+    async def _carry_out(self, snapshot: PolicyInput, answer: Answer) -> list[dict[str, Any]]:
+        """Appends what changes, those who give first, and says what it was."""
+        drafts: list[tuple[Record, NewEvent, dict[str, Any]]] = []
+        for job in snapshot.jobs:
+            record = self.conductor.book.records.get(job.name)
+            if record is None or record.state not in SCHEDULED:
+                continue
+            placement = answer.places.get(job.name, ())
+            draft = self._draft(record, placement, answer.reasons.get(job.name, ""))
+            if draft is not None:
+                change = {"job": record.id, "name": record.name, "tenant": record.tenant, "before": record.wanted}
+                change |= {"after": size(placement), "reason": answer.reasons.get(job.name, "")}
+                drafts.append((record, draft, change))
+        drafts.sort(key=lambda one: one[2]["after"] - one[2]["before"])
+        done = await asyncio.gather(*(self._append(record, draft) for record, draft, _ in drafts))
+        return [change for ok, (_, _, change) in zip(done, drafts, strict=True) if ok]
+
+    def _draft(self, record: Record, placement: Placement, reason: str) -> NewEvent | None:
+        nodes = {node: count for node, count in placement if count}
+        workers = sum(nodes.values())
+        if nodes == record.nodes:
+            return None
+        if workers == 0:
+            if record.state is JobState.RUNNING and record.spec.preemptible:
+                return NewEvent("pausing", f"set back to the queue: {reason or 'others go first'}", {"by": "policy"})
+            return None
+        data: dict[str, Any] = {"nodes": nodes, "workers": workers, "before": record.wanted, "reason": reason}
+        if record.state is JobState.QUEUED:
+            resumable = record.life > 0 and self.conductor.cluster.resumable(record.id, record.run)
+            data["run"] = record.run if resumable else next_run(record)
+        words = f"{record.wanted} → {quantity(workers, 'worker')}" if record.wanted else f"gets {quantity(workers, 'worker')}"
+        return NewEvent("allocated", f"{words}: {reason}" if reason else words, data)
+
+    async def _append(self, record: Record, draft: NewEvent) -> bool:
+        try:
+            await self.conductor.book.append(record.id, [draft], expected=record.version)
+            return True
+        except Conflict:
+            self.conductor.trigger("a job changed during a decision")
+            return False
+        except StorageDown as error:
+            await self.conductor.alarm("database", str(error))
+            return False
+
+    async def _failed(self, why: str, text: str, seconds: float) -> None:
+        self.alarm = text
+        self.conductor.measures.failures.inc()
+        await self.conductor.alarm("policy", f"{text}; the old allocation is kept")
+        await self._write(why, seconds, [], alarm=text)
+        await self.conductor.apply()
+
+    async def _write(self, why: str, seconds: float, changes: Sequence[Mapping[str, Any]], *, alarm: str | None = None) -> None:
+        now = time.time()
+        if not changes and alarm is None and time.monotonic() - self._idle_at < KEPT_IDLE_S and self.last is not None:
+            await self.draw()
+            return
+        self._idle_at = time.monotonic()
+        row = {"t": now, "trigger": why[:64], "policy": self.policy, "seconds": seconds, "kept": int(alarm is not None)}
+        row |= {"alarm": alarm, "changes": [dict(change) for change in changes]}
+        try:
+            self.last = await asyncio.to_thread(self.ledger.decide, row, holdings=self.holdings())
+            self.last_at = now
+        except StorageDown as error:
+            await self.conductor.alarm("database", str(error))
+
+    async def draw(self) -> None:
+        """Brings the picture of slots over time up to date."""
+        try:
+            await asyncio.to_thread(self.ledger.draw, self.holdings(), t=time.time())
+        except StorageDown as error:
+            await self.conductor.alarm("database", str(error))
+
+    def holdings(self) -> dict[tuple[str, str], tuple[str, str, int]]:
+        active = self.conductor.book.with_state(*ACTIVE)
+        return {(one.id, node): (one.tenant, one.name, count) for one in active for node, count in one.nodes.items()}
+
+    def reason(self, record: Record) -> str:
+        """Why it has its size or waits; of a job that is paused, who paused it: no decision is about it any more."""
+        return self.reasons.get(record.id, record.reason) if record.state in SCHEDULED else record.pause or record.reason
+
+
+def _seated(record: Record, snapshot: PolicyInput) -> bool:
+    return record.state is JobState.QUEUED and bool(snapshot.places.get(record.id))
+
+
+def _moved(record: Record, workers: int, snapshot: PolicyInput, seated: Sequence[str]) -> str:
+    if _seated(record, snapshot):
+        return "its fewest workers: a job that waits gets them at the next decision"
+    limit = next(job for job in snapshot.jobs if job.name == record.id)
+    if workers < record.wanted and workers < limit.most and seated:
+        return f"makes room for {', '.join(repr(name) for name in seated[:3])}{' and others' if len(seated) > 3 else ''}"
+    return f"its limits are {limit.least} to {limit.most} now"
+
+
+def _plain(workers: int, least: int) -> str:
+    return "as the policy has decided" if workers else f"waits: the policy gives its {quantity(least, 'slot')} to others now"
+
+
+def _why(triggers: Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(triggers)) or "interval"
+
+
+def _on(places: Mapping[str, Placement], nodes: Sequence[ClusterNode]) -> dict[str, Placement]:
+    """Placements without nodes that are gone or cordoned: a policy has to move who was there."""
+    names = {node.name for node in nodes}
+    return {job: kept for job, placement in places.items() if (kept := tuple(one for one in placement if one[0] in names))}

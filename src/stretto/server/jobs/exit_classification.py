@@ -1,0 +1,70 @@
+"""How a life that is over has ended, and what follows: pure."""
+
+from __future__ import annotations
+
+from stretto.clusters.base import ClusterEvent
+from stretto.core.text import quantity
+from stretto.server.jobs.command import note, work_of
+from stretto.server.jobs.run_progress import RunProgress
+from stretto.server.jobs.state import NewEvent, Record
+from stretto.server.models import JobState
+
+MOST_TAIL = 600
+
+
+def ending(record: Record, known: RunProgress, sighting: ClusterEvent, *, resumable: bool) -> NewEvent:
+    """The event that a vanished life becomes.
+
+    What the run itself has written counts most; then the exit code; a job whose processes were lost (killed, or nobody saw their
+    end) is started again while its budget lasts.
+    """
+    end = known.end or {}
+    state, code = end.get("state"), sighting.code
+    if state == "finished" or (code == 0 and not work_of(record.spec).elastic):
+        steps = end.get("steps")
+        text = f"finished after {quantity(steps, 'step')}" if steps is not None else "finished"
+        if steps is None and (told := note(record.spec, state=JobState.FINISHED, steps=known.step)):
+            text += f"; {told}"
+        return NewEvent("finished", text, {"digest": end.get("digest"), "steps": steps})
+    if record.state is JobState.CANCELLING:
+        return NewEvent("cancelled", "cancelled")
+    if record.state is JobState.PAUSING:
+        where = "from its last checkpoint" if resumable else "from its beginning: it has no checkpoint"
+        return NewEvent("paused", f"its workers are gone; it will go on {where}", {"by": record.paused_by})
+    if state == "stopped":
+        return NewEvent("cancelled", "was stopped by hand, not through this server")
+    if state == "failed" or (code is not None and code > 0) or code == 0:
+        return _failed(sighting, end.get("error"))
+    return _lost(record, code, resumable)
+
+
+def _failed(sighting: ClusterEvent, error: object) -> NewEvent:
+    if error:
+        text = str(error)
+    elif sighting.code == 0:
+        text = "ended without a result: did the script call stretto.join and train?"
+    else:
+        text = f"ended with exit code {sighting.code}{_tail(sighting.text)}"
+    kind = "not started" if sighting.code in (126, 127) else "script"
+    return NewEvent("failed", f"failed: {text}", {"error": text[:4000], "class": kind, "code": sighting.code})
+
+
+def _lost(record: Record, code: int | None, resumable: bool) -> NewEvent:
+    how = "nobody saw them end" if code is None else f"killed by signal {-code}"
+    if record.restarts >= record.spec.restarts:
+        text = f"its processes were lost ({how}) {quantity(record.restarts + 1, 'time')}, restarts={record.spec.restarts} allowed"
+        return NewEvent("failed", f"failed: {text}", {"error": text, "class": "lost", "code": code})
+    run = record.run if resumable else next_run(record)
+    where = "its last checkpoint" if resumable else "the beginning"
+    text = f"its processes were lost ({how}): started again from {where}"
+    return NewEvent("restarting", text, {"run": run, "code": code})
+
+
+def next_run(record: Record) -> str:
+    """The folder of a life that begins from nothing."""
+    return record.id if record.life == 0 else f"{record.id}-{record.life + 1}"
+
+
+def _tail(text: str) -> str:
+    words = text.strip()[-MOST_TAIL:]
+    return f": {words}" if words else ""

@@ -1,0 +1,229 @@
+"""All jobs in memory, and the only way to change them: append events.
+
+Appends that arrive while a transaction is being written share the next one. Memory changes only after the database
+has: a reader never sees something that a crash could take back. If the database is down, callers get `StorageDown`
+and nothing has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stretto.server.jobs.families import Families
+from stretto.server.jobs.run_progress import Point, RunProgress
+from stretto.server.jobs.state import Changed, NewEvent, Record, fold
+from stretto.server.models import JobState
+from stretto.server.spec import clean, scrub
+from stretto.server.storage.repository import Batch, Storage, Stored
+
+MOST_TEXT = 2000
+
+
+@dataclass(slots=True)
+class Append:
+    """One caller's wish."""
+
+    job: str | None
+    drafts: Sequence[NewEvent]
+    expected: int | None
+    key: dict[str, Any] | None
+    remove: bool
+    tenant: str | None
+    done: asyncio.Future[Record | None]
+
+
+@dataclass(slots=True)
+class JobStore:
+    """Use from one event loop only."""
+
+    storage: Storage
+    publish: Callable[[Sequence[Stored]], None]
+    records: dict[str, Record] = field(default_factory=dict)
+    live: dict[str, Record] = field(default_factory=dict)
+    """Those of them that have not ended."""
+    known: dict[str, RunProgress] = field(default_factory=dict)
+    families: Families = field(default_factory=Families)
+    buffered: dict[str, list[Point]] = field(default_factory=dict)
+    """Points that are not in the database yet."""
+    now: Callable[[], float] = time.time
+    _pending: list[Append] = field(default_factory=list)
+    _writer: asyncio.Task[None] | None = None
+
+    def load(self) -> None:
+        for document, known in self.storage.jobs():
+            record = Record.read(document)
+            self._keep(record)
+            self.known[record.id] = RunProgress.read(known)
+        for record in sorted(self.records.values(), key=lambda one: one.ended_at or 0.0):
+            self.families.ended(record, self.known[record.id])
+
+    def _keep(self, record: Record) -> None:
+        self.records[record.id] = record
+        if record.state.ended:
+            self.live.pop(record.id, None)
+        else:
+            self.live[record.id] = record
+
+    async def append(
+        self, job: str, drafts: Sequence[NewEvent], *, expected: int | None = None, key: dict[str, Any] | None = None
+    ) -> Record:
+        """The record after these events. `Conflict` if the job's state does not allow them, `Changed` if its version is
+        not the expected one, `StorageDown` if they could not be written."""
+        record = await self._queue(job, drafts, expected=expected, key=key)
+        assert record is not None
+        return record
+
+    async def note(self, draft: NewEvent, *, tenant: str | None = None) -> None:
+        """An event of no job. Without a tenant, everybody may see it."""
+        await self._queue(None, [draft], tenant=tenant)
+
+    async def remove(self, job: str, *, expected: int | None = None) -> None:
+        """Forgets an ended job; its events stay."""
+        await self._queue(job, [NewEvent("removed", "removed")], expected=expected, remove=True)
+
+    async def flush(self, jobs: Sequence[str]) -> None:
+        """Writes what is known of these jobs, and their points."""
+        batch = Batch()
+        taken = self._take(jobs, batch)
+        if not batch.known:
+            return
+        try:
+            await asyncio.to_thread(self.storage.write, batch)
+        except BaseException:
+            for job, points in taken.items():
+                self.buffered[job] = points + self.buffered.get(job, [])
+            raise
+
+    def _take(self, jobs: Sequence[str], batch: Batch) -> dict[str, list[Point]]:
+        taken: dict[str, list[Point]] = {}
+        for job in jobs:
+            if job in self.records:
+                batch.known[job] = self.known[job].document()
+                taken[job] = self.buffered.pop(job, [])
+                batch.points.extend((job, point) for point in taken[job])
+        return taken
+
+    async def _queue(
+        self,
+        job: str | None,
+        drafts: Sequence[NewEvent],
+        *,
+        expected: int | None = None,
+        key: dict[str, Any] | None = None,
+        remove: bool = False,
+        tenant: str | None = None,
+    ) -> Record | None:
+        done: asyncio.Future[Record | None] = asyncio.get_running_loop().create_future()
+        self._pending.append(Append(job, drafts, expected, key, remove, tenant, done))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write())
+        return await asyncio.shield(done)
+
+    async def _write(self) -> None:
+        while self._pending:
+            appends = self._pending
+            self._pending = []
+            # A key can be used by one append of a transaction only: the database says no to the second, and to all.
+            while appends:
+                part, appends = _up_to_key(appends)
+                await self._write_some(part)
+
+    async def _write_some(self, appends: list[Append]) -> None:
+        batch = Batch()
+        after: dict[str, Record | None] = {}
+        accepted: list[Append] = []
+        for one in appends:
+            try:
+                self._fold(one, batch, after)
+                accepted.append(one)
+            except Exception as error:  # the caller's: it goes to them, not to the others of this transaction
+                one.done.set_exception(error)
+        if not accepted:
+            return
+        taken = self._take([job for job in after if job in self.records and after[job] is not None], batch)
+        try:
+            stored = await asyncio.to_thread(self.storage.write, batch)
+        except Exception as error:
+            for job, points in taken.items():
+                self.buffered[job] = points + self.buffered.get(job, [])
+            for one in accepted:
+                one.done.set_exception(error)
+            return
+        self._adopt(after)
+        self.publish(stored)
+        for one in accepted:
+            if not one.done.done():
+                one.done.set_result(after.get(one.job) if one.job else None)
+
+    def _fold(self, one: Append, batch: Batch, after: dict[str, Record | None]) -> None:
+        t = self.now()
+        record = after.get(one.job, self.records.get(one.job)) if one.job else None
+        if one.expected is not None and record is not None and record.version != one.expected:
+            raise Changed(f"job '{record.name}' is at version {record.version}, not {one.expected}: read it again")
+        rows: list[dict[str, Any]] = []
+        result = record
+        for draft in one.drafts:
+            secrets = result.spec.secrets() if result is not None else ()
+            data = clean(draft.data, secrets) if secrets else draft.data
+            if one.job and not one.remove:
+                result = fold(result, draft.kind, data, t)
+            text = scrub(draft.text, secrets)[:MOST_TEXT]
+            tenant = result.tenant if result is not None else one.tenant
+            rows.append({"job": one.job, "tenant": tenant, "t": t, "kind": draft.kind, "text": text, "data": data})
+        batch.events.extend(rows)
+        if one.job and one.remove:
+            after[one.job] = None
+            batch.removed.append(one.job)
+            batch.jobs.pop(one.job, None)
+        elif one.job and result is not None:
+            after[one.job] = result
+            known = self.known.get(one.job) or RunProgress()
+            batch.jobs[one.job] = job_row(result, known)
+        if one.key is not None:
+            batch.key = one.key
+
+    def _adopt(self, after: dict[str, Record | None]) -> None:
+        for job, record in after.items():
+            if record is None:
+                self.records.pop(job, None)
+                self.live.pop(job, None)
+                self.known.pop(job, None)
+                self.buffered.pop(job, None)
+            else:
+                before = self.records.get(job)
+                self._keep(record)
+                known = self.known.setdefault(job, RunProgress())
+                if record.state.ended and (before is None or not before.state.ended):
+                    self.families.ended(record, known)
+
+    def with_state(self, *states: JobState) -> list[Record]:
+        """Jobs in these states, which are not those of ended ones: there are thousands of those, and this is asked all the time."""
+        return [record for record in self.live.values() if record.state in states]
+
+
+def job_row(record: Record, known: RunProgress) -> dict[str, Any]:
+    return {
+        "id": record.id,
+        "tenant": record.tenant,
+        "name": record.name,
+        "state": str(record.state),
+        "version": record.version,
+        "submitted_at": record.submitted_at,
+        "ended_at": record.ended_at,
+        "document": record.document(),
+        "known": known.document(),
+    }
+
+
+def _up_to_key(appends: list[Append]) -> tuple[list[Append], list[Append]]:
+    """The longest beginning with at most one key in it."""
+    keys = 0
+    for place, one in enumerate(appends):
+        keys += one.key is not None
+        if keys > 1:
+            return appends[:place], appends[place:]
+    return appends, []

@@ -1,0 +1,245 @@
+"""What is known of a run from its journal: pure, line by line.
+
+A line is folded into `RunProgress` and may give points for curves. Whatever a job writes into its journal is bounded and
+checked here: a broken line is skipped, never an exception.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from stretto.server.jobs.sparkline import Spark
+
+NAMES = 64
+"""Different names of metrics that are kept for a job."""
+REPORTED = ("goodput", "noise_scale", "efficiency", "model", "utilisation")
+"""What is kept of a job's own document, for decisions."""
+CURVES = ("goodput", "noise_scale", "efficiency")
+"""What of it becomes a curve."""
+DEEP = 4
+"""Levels of a job's own document: a fitted model has two."""
+LOADERS = 16
+"""Different loaders of a job that are followed at a time."""
+SMOOTH = 0.2
+Pace = tuple[int, tuple[tuple[int, float], ...]]
+"""A batch, and (workers, samples a second) for every number of workers that a job has had."""
+UNKNOWN = "?"
+"""In `Known.edges` after a resume: the next commit may begin anywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One step of a job's curves."""
+
+    step: int
+    t: float
+    workers: int
+    values: dict[str, float]
+
+
+@dataclass(slots=True)
+class RunProgress:
+    """Mutable on purpose: there is one for each running job, and it changes with every committed step."""
+
+    life: int = 0
+    run: str = ""
+    offset: int = 0
+    """Bytes of the journal that are in here."""
+    step: int = 0
+    epoch: int | None = None
+    loss: float | None = None
+    batch: int | None = None
+    workers: int = 0
+    steps_per_s: float | None = None
+    samples_per_s: float | None = None
+    samples: int = 0
+    """Committed so far: those that a resume from a checkpoint takes back are not in it."""
+    left: int | None = None
+    """Samples until its end, where the job counts them."""
+    lost: int = 0
+    worker_seconds: float = 0.0
+    at: float = 0.0
+    """Time of the last commit."""
+    stalled: str = ""
+    """Who waits where, while it makes no progress."""
+    refused_above: int | None = None
+    """Its workers when its agent gave up on more: those that joined were refused, and slots for them would be wasted."""
+    report: dict[str, Any] = field(default_factory=dict)
+    spark: Spark = field(default_factory=Spark)
+    """Its loss curve in a few numbers."""
+    speeds: dict[str, float] = field(default_factory=dict)
+    """Samples a second at each number of workers, smoothed."""
+    edges: dict[str, int] = field(default_factory=dict)
+    """Where the next commit of a loader's epoch has to begin."""
+    latest: dict[str, float] = field(default_factory=dict)
+    """The values of the last step's point: what is reported for that step later is added to them and hides none."""
+    end: dict[str, Any] | None = None
+    """The journal's last line, once it is there: how the run ended, in its own words."""
+
+    def document(self) -> dict[str, Any]:
+        fields = {name: getattr(self, name) for name in self.__slots__ if name != "spark"}
+        return {**fields, "spark": self.spark.document()}
+
+    @staticmethod
+    def read(document: dict[str, Any]) -> RunProgress:
+        known = RunProgress(**{key: value for key, value in document.items() if key in RunProgress.__slots__ and key != "spark"})
+        known.spark = Spark.read(document.get("spark"))
+        return known
+
+    def renew(self, *, life: int, run: str) -> None:
+        """Another life: its journal is read from the beginning, unless it goes on in the old one. Speeds stay known."""
+        if life != self.life:
+            if run != self.run:
+                self.offset = self.samples = 0
+                self.spark = Spark()
+            self.life, self.run, self.workers, self.end, self.stalled = life, run, 0, None, ""
+            self.refused_above = None
+            self.edges.clear()
+            self.latest = {}
+
+    def steps_in_all(self, declared: int | None) -> int | None:
+        """How many steps it will take: as the job itself counts what is left, else as its user declared."""
+        if self.left is not None and self.batch:
+            return self.step + math.ceil(self.left / self.batch)
+        return declared
+
+    def remaining_s(self, *, steps: int | None) -> float | None:
+        """Until its end at the present speed."""
+        steps = self.steps_in_all(steps)
+        return max(0, steps - self.step) / self.steps_per_s if steps and self.steps_per_s else None
+
+    def pace(self) -> Pace | None:
+        """What was measured of its speed so far."""
+        if self.batch is None or not self.speeds:
+            return None
+        return self.batch, tuple(sorted((int(workers), _rough(speed)) for workers, speed in self.speeds.items()))
+
+    def progress(self, *, steps: int | None) -> dict[str, Any]:
+        """The fields of `models.Progress`, as plain values: every line of every list has them."""
+        in_all = self.steps_in_all(steps)
+        fraction = self.step / in_all if in_all else None
+        return {
+            "step": self.step,
+            "steps": in_all,
+            "epoch": self.epoch,
+            "fraction": None if fraction is None else min(1.0, max(0.0, fraction)),
+            "loss": self.loss,
+            "batch": self.batch,
+            "steps_per_s": self.steps_per_s,
+            "samples_per_s": self.samples_per_s,
+            "goodput": finite(self.report.get("goodput")),
+            "noise_scale": finite(self.report.get("noise_scale")),
+            "remaining_s": self.remaining_s(steps=steps),
+        }
+
+    def commit(self, line: dict[str, Any]) -> Point | None:
+        """A committed step."""
+        step, t, workers = _whole(line.get("step")), finite(line.get("t")), _whole(line.get("workers"))
+        if step is None or t is None or workers is None:
+            return None
+        self.step, self.workers = step + 1, workers
+        if self.refused_above is not None and workers > self.refused_above:
+            self.refused_above = None
+        self.epoch = _whole(line.get("epoch"))
+        self.batch = _whole(line.get("batch")) or self.batch
+        self.left = _whole(line.get("left"))
+        seconds = finite(line.get("step_s"))
+        if seconds:
+            self.steps_per_s = _blend(self.steps_per_s, 1.0 / seconds)
+            self.worker_seconds += min(seconds, 3600.0) * workers
+            if self.batch:
+                self.samples_per_s = _blend(self.samples_per_s, self.batch / seconds)
+                self.speeds[str(workers)] = _blend(self.speeds.get(str(workers)), self.batch / seconds)
+        self._count(line)
+        self.at = t
+        values = numbers(line.get("metrics"))
+        if "loss" in values:
+            self.loss = values["loss"]
+            self.spark.add(values["loss"])
+        if self.samples_per_s is not None:
+            values["samples_per_s"] = self.samples_per_s
+        if self.batch is not None:
+            values["batch"] = float(self.batch)
+        self.latest = values
+        return Point(step=step, t=t, workers=workers, values=values)
+
+    def _count(self, line: dict[str, Any]) -> None:
+        """Samples that no committed step of their epoch had: a commit that begins after where the last one ended."""
+        first, count = _whole(line.get("first")), _whole(line.get("count"))
+        if first is None or count is None:
+            return
+        loader = f"{str(line.get('loader'))[:64]}/"
+        key = f"{loader}{line.get('epoch')}"
+        edge = self.edges.get(key, first if UNKNOWN in self.edges else 0)
+        self.lost += max(0, first - edge)
+        self.samples += count
+        if key not in self.edges:
+            others = {name: at for name, at in self.edges.items() if not name.startswith(loader)}
+            self.edges = others if len(others) < LOADERS else {}
+        self.edges[key] = first + count
+
+    def rewind(self, line: dict[str, Any]) -> None:
+        """A resume: steps from here on replace what was above."""
+        before, self.step = self.step, _whole(line.get("step")) or 0
+        self.samples = max(0, self.samples - max(0, before - self.step) * (self.batch or 0))
+        self.edges = {UNKNOWN: 0}
+        self.latest = {}
+
+    def reported(self, line: dict[str, Any]) -> Point | None:
+        """Metrics: the job's own document (`of: job`, docs/reference/metrics.md), or whatever numbers its script has reported."""
+        metrics, t = line.get("metrics"), finite(line.get("t"))
+        if not isinstance(metrics, dict) or t is None:
+            return None
+        values = numbers(metrics)
+        if line.get("of") == "job":
+            self.report = {name: plain(metrics[name]) for name in REPORTED if name in metrics}
+            values = {name: values[name] for name in CURVES if name in values}
+        elif "loss" in values:
+            self.loss = values["loss"]
+        if not values:
+            return None
+        self.latest = {**self.latest, **values}
+        return Point(step=max(0, self.step - 1), t=t, workers=self.workers, values=self.latest)
+
+
+def plain(value: Any, *, deep: int = DEEP) -> Any:
+    """The same in numbers that are numbers and not too deep: what every database takes."""
+    if isinstance(value, dict):
+        return {key: plain(one, deep=deep - 1) for key, one in value.items()} if deep else None
+    if isinstance(value, list):
+        return [plain(one, deep=deep - 1) for one in value] if deep else None
+    return finite(value) if isinstance(value, float) else value
+
+
+def numbers(metrics: object) -> dict[str, float]:
+    """The finite numbers of a job's metrics, at most `NAMES`, under names of a decent length."""
+    if not isinstance(metrics, dict):
+        return {}
+    found = {str(name)[:64]: number for name, value in metrics.items() if (number := finite(value)) is not None}
+    return dict(list(found.items())[:NAMES])
+
+
+def finite(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _whole(value: object) -> int | None:
+    number = finite(value)
+    return int(number) if number is not None and 0 <= number < 2**62 else None
+
+
+def _blend(old: float | None, new: float) -> float:
+    return new if old is None else old + SMOOTH * (new - old)
+
+
+def _rough(speed: float) -> float:
+    """In steps of five percent: a fit for every flicker would cost more than it is worth."""
+    return 1.05 ** round(math.log(speed, 1.05)) if speed > 0 else 0.0

@@ -1,0 +1,105 @@
+"""Which datasets can be read by sample numbers. What cannot is refused by its name, with the way that exists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from stretto.core.errors import ScriptError
+
+SHOWN = 6
+"""So many keys of a mapping are named at most."""
+
+
+def check_dataset(dataset: Any) -> int:
+    """Refuses what cannot be read by sample numbers. Its length."""
+    if isinstance(dataset, type):
+        raise ScriptError(f"job.loader got the class {dataset.__name__}: give it a dataset, such as {dataset.__name__}(...)")
+    if isinstance(dataset, DataLoader) or (hasattr(dataset, "collate_fn") and hasattr(dataset, "drop_last")):
+        raise ScriptError(
+            f"job.loader got {named(dataset)}: give it the dataset and the global batch_size, it makes the batches itself"
+        )
+    if isinstance(dataset, Mapping):
+        _check_mapping(dataset)
+    if isinstance(dataset, str | bytes):
+        raise ScriptError(
+            f"job.loader got the string {dataset!r}: give it the dataset itself, an object with __len__ and __getitem__"
+        )
+    if type(dataset).__module__.partition(".")[0] == "pandas":
+        raise ScriptError(
+            f"job.loader got {named(dataset)} of pandas, whose [0] is not its first row: give it the rows, as "
+            "TensorDataset(torch.tensor(frame.to_numpy())) or frame.to_dict('records')"
+        )
+    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise ScriptError(_in_order_only(dataset))
+    size = length(dataset)
+    if not size:
+        raise ScriptError("the dataset is empty: a loader needs at least one sample")
+    return size
+
+
+def length(dataset: Any) -> int:
+    """len(dataset), with a sentence instead of a traceback where it has none."""
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError) as error:
+        raise ScriptError(
+            f"len() of the dataset ({type(dataset).__name__}) failed with {type(error).__name__}: {error}; "
+            "samples are read by their number, so their number has to be known: give a dataset with __len__ and "
+            "__getitem__"
+        ) from error
+
+
+def check_length(dataset: Any, size: int) -> None:
+    """At the beginning of a sweep: the order of samples was made for `size` of them."""
+    now = length(dataset)
+    if now != size:
+        raise ScriptError(
+            f"the dataset had {size} samples when its loader was made and has {now} now: which samples a step has "
+            "follows from that number. Make a new job.loader(...) for each stage, before training begins, or keep "
+            "the length and change what an index stands for"
+        )
+
+
+def named(value: Any) -> str:
+    """The type of a value with its article."""
+    name = type(value).__name__
+    return f"{'an' if name[:1] in 'AEIOaeio' else 'a'} {name}"
+
+
+def _check_mapping(dataset: Mapping[Any, Any]) -> None:
+    keys = list(dataset)
+    if keys and all(isinstance(key, int) for key in keys) and sorted(keys) == list(range(len(keys))):
+        return  # samples by number, in a dict
+    shown = ", ".join(repr(key) for key in keys[:SHOWN]) + (", …" if len(keys) > SHOWN else "")
+    values = [dataset[key] for key in keys]
+    if values and all(isinstance(value, torch.Tensor | np.ndarray) for value in values):
+        raise ScriptError(
+            f"job.loader got {named(dataset)} of columns ({shown}), which has no samples by number: put them side by "
+            "side, as torch.utils.data.TensorDataset(*columns.values())"
+        )
+    first = next((key for key in keys if str(key) == "train"), keys[0] if keys else "train")
+    raise ScriptError(
+        f"job.loader got {named(dataset)} with the splits {shown or 'none'}: give it one of them, as job.loader(data[{first!r}], …)"
+    )
+
+
+def _in_order_only(dataset: Any) -> str:
+    if isinstance(dataset, Iterator):
+        return (
+            f"job.loader got {named(dataset)}, which can be read only once and from its start: samples are read by their "
+            "number, so that any worker can have any of them; give list(...) of it, or a dataset with __len__ and __getitem__"
+        )
+    what = named(dataset)
+    if isinstance(dataset, IterableDataset) and type(dataset).__name__ != "IterableDataset":
+        what += " (an IterableDataset)"
+    missing = [name for name in ("__len__", "__getitem__") if not hasattr(dataset, name)]
+    lacks = f" (it has no {' and no '.join(missing)})" if missing else ""
+    return (
+        f"job.loader got {what}{lacks}, which can only be read from its start: samples are read by "
+        "their number, so that any worker can have any of them; give a dataset with __len__ and __getitem__"
+    )

@@ -1,0 +1,74 @@
+"""The worker's end of the socket pair to its agent: JSON lines both ways, and the heartbeat."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from stretto.core.heartbeat import BEAT_S, Activity, Heartbeat
+
+LINE_BYTES = 16 << 20
+"""No message is longer; an agent that sends one is not ours."""
+ORPHAN = 70
+"""The exit code of a worker whose agent is gone."""
+
+
+class AgentChannel:
+    """Messages to and from the agent. A worker whose agent is gone ends at once: nobody would know of its steps."""
+
+    def __init__(self, fd: int, beat: Heartbeat | None) -> None:
+        self._socket = socket.socket(fileno=fd)
+        self._lock = threading.Lock()
+        self._beat = beat
+        self._closed = False
+
+    def start(self, handle: Callable[[dict[str, Any]], None]) -> None:
+        threading.Thread(target=self._read, args=(handle,), name="stretto-link", daemon=True).start()
+        if self._beat is not None:
+            threading.Thread(target=self._pulse, args=(self._beat,), name="stretto-beat", daemon=True).start()
+
+    def send(self, kind: str, **fields: Any) -> None:
+        line = json.dumps({"kind": kind, **fields}, separators=(",", ":")).encode() + b"\n"
+        try:
+            with self._lock:
+                self._socket.sendall(line)
+        except OSError:
+            self._orphaned()
+
+    def close(self) -> None:
+        """The process is about to end: the agent closing its side is no longer a surprise."""
+        self._closed = True
+
+    def _read(self, handle: Callable[[dict[str, Any]], None]) -> None:
+        with self._socket.makefile("rb") as lines:
+            while True:
+                try:
+                    line = lines.readline(LINE_BYTES)
+                except OSError:
+                    line = b""
+                if not line.endswith(b"\n"):
+                    return self._orphaned()
+                handle(json.loads(line))
+
+    def _pulse(self, beat: Heartbeat) -> None:
+        while True:
+            beat.beat()
+            time.sleep(BEAT_S)
+
+    def _orphaned(self) -> None:
+        if not self._closed:
+            os._exit(ORPHAN)
+
+
+class NullHeartbeat:
+    """The beat of a script that runs alone."""
+
+    def activity(self, code: Activity) -> None: ...
+    def enter_pass(self, *, train: bool, loader: int, step: int, pass_: int) -> None: ...
+    def enter_slice(self, step: int, pass_: int, slice: int) -> None: ...
+    def leave_slice(self, code: Activity = Activity.STEPPING) -> None: ...

@@ -1,0 +1,138 @@
+"""A launched script, from its first line to what the agent is told about its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import socket
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from stretto.core.errors import UsageError
+from stretto.train.entry import join as jobs
+from stretto.train.job import Stopped
+from stretto.train.membership import Left, Misplaced
+from stretto.train.oom_retry import MOST, carry
+
+
+def run_script(path: str, argv: Sequence[str]) -> int:
+    """Runs the script as `python path argv...` would. The exit code."""
+    sys.argv = [path, *argv]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    try:
+        _run(path)
+        _finished()
+    except Stopped:
+        _finished()
+    except Misplaced as error:
+        print(f"stretto: this worker leaves the job: {error.text}", file=sys.stderr, flush=True)
+        _say("misplaced", text=error.text)
+    except Left:
+        _say("left")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+        print(end.code if not isinstance(end.code, int) else f"the script ended with exit code {code}", file=sys.stderr)
+        _say("crash", tick=_tick(), type="SystemExit", text=str(end.code), traceback="")
+        return code
+    except BaseException as error:
+        if _failed_again(path, error):
+            return 1
+        shown = f"{_line(path, error)}{type(error).__name__}: {error}" if isinstance(error, UsageError) else traceback.format_exc()
+        hint = _new_chief(error)
+        print(f"{shown}{hint}", file=sys.stderr, flush=True)
+        _say(
+            "crash",
+            tick=_tick(),
+            type=type(error).__name__,
+            text=f"{error}{hint}",
+            traceback=traceback.format_exc(),
+            usage=isinstance(error, UsageError),
+        )
+        return 1
+    return 0
+
+
+def _run(path: str) -> None:
+    """The script, again from its top where it ran out of memory and can do with less."""
+    for _ in range(MOST):
+        try:
+            runpy.run_path(path, run_name="__main__")
+            return
+        except SystemExit as end:
+            if isinstance(end, Left) or end.code not in (None, 0):
+                raise
+            return  # as good as the end of the file
+        except BaseException as error:
+            carried = carry(jobs.current(), error)
+            if carried is None:
+                raise
+        jobs.carry_on(carried)
+    runpy.run_path(path, run_name="__main__")
+
+
+def _failed_again(path: str, error: BaseException) -> bool:
+    """Whether a newcomer's script failed in code that the job has behind it: the newcomer goes, the job goes on."""
+    job = jobs.current()
+    if job is None or job._catch_up is None or isinstance(error, UsageError):
+        return False
+    text = (
+        f"its script failed in code that has run before and runs again on a worker that joins or resumes: "
+        f"{_line(path, error)}{type(error).__name__}: {error}. Make it harmless there, for instance by an if"
+    )
+    if job._admission.newcomer:
+        traceback.print_exc()
+    print(f"stretto: {text}", file=sys.stderr, flush=True)
+    if not job._admission.newcomer:
+        return False
+    _say("misplaced", text=text)
+    return True
+
+
+def _new_chief(error: BaseException) -> str:
+    """A hint for the worker that has taken the chief's place in the middle of its script, and lacks what the chief had made."""
+    job = jobs.current()
+    if not isinstance(error, NameError | AttributeError) or job is None or job._team.group is None:
+        return ""
+    if not job.chief or job._team.early.chief:
+        return ""
+    return (
+        " (this worker became chief when the one before it went, so what `if job.chief:` makes at the top of the script is not "
+        "here: make it where it is used, for instance `log = log or open(path, 'a')`)"
+    )
+
+
+def _line(path: str, error: BaseException) -> str:
+    """Where the script was: a mistake in its use of stretto needs no more of the traceback."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    return f"{path}:{lines[-1]}: " if lines else ""
+
+
+def _tick() -> int | None:
+    job = jobs.current()
+    return job._team.seat.tick if job is not None else None
+
+
+def _finished() -> None:
+    job = jobs.current()
+    if job is None:
+        return
+    if job.closed:
+        _say("ended")
+        return
+    job._finish()
+    if job._link is not None:
+        job._link.close()
+
+
+def _say(kind: str, **fields: Any) -> None:
+    """A last word to the agent, also from a script that never joined."""
+    job = jobs.current()
+    if job is not None and job._link is not None:
+        job._link.close()
+        job._link.send(kind, **fields)
+    elif "STRETTO_LINK" in os.environ:
+        with socket.socket(fileno=os.dup(int(os.environ["STRETTO_LINK"]))) as link:
+            link.sendall(json.dumps({"kind": kind, **fields}).encode() + b"\n")

@@ -1,0 +1,253 @@
+"""This worker among the others: its seat, the process groups of rosters, and what the agent says.
+
+The agent's messages arrive on a thread of their own, groups are built on others; the training thread asks at the edges of
+slices and steps. One lock guards the seat, so that a tick is counted before a halt or not at all.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from stretto.core.errors import Broken
+from stretto.core.roster import Member, Roster
+from stretto.core.slices import Span
+from stretto.membership.member_state import MemberState
+from stretto.train.entry.agent_channel import AgentChannel
+from stretto.train.entry.failpoints import failpoint
+from stretto.train.entry.startup_rank import StartupRank
+from stretto.train.reduce.process_group import ProcessGroup, Rendezvous
+
+NEWCOMERS_S = 5.0
+"""A member that cannot build a plan's group waits so long for its newcomers to say so before it breaks the roster it is in."""
+
+
+class Left(SystemExit):
+    """This worker is no longer in the job: the script ends here, in order."""
+
+
+class Misplaced(Left):
+    """This worker's script stands elsewhere than the job: it goes, the job goes on without it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(0)
+        self.text = text
+
+
+class Membership:
+    """A worker's membership. Without a link it is a roster of one that never changes."""
+
+    def __init__(self, worker: str, *, link: AgentChannel | None, host: str = "127.0.0.1") -> None:
+        self.worker = worker
+        self.link = link
+        self.seat = MemberState(worker)
+        self.early = StartupRank(link)
+        self.group: ProcessGroup | None = None
+        self.stopping = False
+        """The agent asked this worker to end the job in order; it spreads with the next exchange."""
+        self._dismissed: str | None = None
+        self._changed = threading.Condition()
+        self._groups: dict[int, ProcessGroup] = {}
+        self._retired: list[ProcessGroup] = []
+        self._rendezvous = Rendezvous(host) if link is not None else None
+        self.introduce: Callable[[ProcessGroup, Roster, Callable[[], bool]], None] = lambda *_: None
+        """Called on a group that stands, before this worker says so: members tell newcomers what is to come."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self._rendezvous.address if self._rendezvous is not None else ("", 0)
+
+    @property
+    def rank(self) -> int:
+        assert self.group is not None
+        return self.group.rank
+
+    @property
+    def roster(self) -> Roster:
+        assert self.group is not None
+        return self.group.roster
+
+    def alone(self, slices: int) -> None:
+        """A roster of one, for a script that was not launched."""
+        roster = Roster(1, (Member(self.worker, "", ("", 0), Span(0, slices)),))
+        self.group = ProcessGroup(roster, self.worker, Rendezvous.__new__(Rendezvous))
+        self.seat.enter(roster, tick=0)
+
+    # ---- what the agent says (on the link's thread)
+
+    def hear(self, message: dict[str, Any]) -> None:
+        kind = message.get("kind")
+        if kind == "roster":
+            self._hear_roster(Roster.read(message.get("roster", message)))
+        elif kind == "halt":
+            with self._changed:
+                self._halt(int(message["number"]))
+        elif kind == "dismiss":
+            with self._changed:
+                self._dismissed = str(message.get("reason", "dismissed"))
+                self._changed.notify_all()
+        elif kind in ("rank", "passed"):
+            self.early.hear(message)
+        elif kind == "stop":
+            self.stopping = True
+            with self._changed:
+                self._changed.notify_all()
+
+    def _hear_roster(self, roster: Roster) -> None:
+        with self._changed:
+            superseded = self.seat.plan
+            build = self.seat.hear(roster)
+            kept = superseded is self.seat.plan or superseded is self.seat.agreed or superseded is self.seat.offered
+            if superseded is not None and not kept:
+                self._drop(superseded.number)
+            self._changed.notify_all()
+            offered = self.seat.plan is roster and self.seat.built
+        if build:
+            threading.Thread(target=self._build, args=(roster,), name=f"stretto-roster-{roster.number}", daemon=True).start()
+        elif offered and self.link is not None:
+            self.link.send("prepared", number=roster.number)
+
+    def _build(self, roster: Roster) -> None:
+        assert self._rendezvous is not None and self.link is not None
+
+        def wanted() -> bool:
+            return self.seat.plan is roster
+
+        failpoint("build")
+        group: ProcessGroup | None = None
+        try:
+            group = ProcessGroup(roster, self.worker, self._rendezvous, wanted=wanted)
+            self.introduce(group, roster, wanted)
+        except Broken as error:
+            if group is not None:
+                group.abort()
+            self._unbuilt(roster, error)
+            return
+        with self._changed:
+            if not self.seat.stood(roster.number):
+                group.abort()
+                return
+            self._groups[roster.number] = group
+            self._changed.notify_all()
+        self.link.send("prepared", number=roster.number)
+
+    def _unbuilt(self, roster: Roster, error: Broken) -> None:
+        """Gives the plan up. A newcomer does so at once: the leader then plans without it, and nobody has stopped."""
+        assert self.link is not None
+        with self._changed:
+            if self.seat.tick is not None and roster.joined:
+                self._changed.wait_for(lambda: self.seat.plan is not roster, timeout=NEWCOMERS_S)
+            if self.seat.plan is roster:
+                self.link.send("event", what="unbuilt", text=str(error)[:500])
+                self._halt(roster.number)
+
+    def _halt(self, number: int) -> None:
+        """Everything up to this number is over. The lock is held."""
+        if self.seat.halt(number):
+            if self.group is not None and self.group.roster.number <= number:
+                self.group.abort()
+            for held in [n for n in self._groups if n <= number]:
+                self._drop(held)
+            self._changed.notify_all()
+        if self.link is not None:
+            self.link.send("halted", number=self.seat.halted, tick=self.seat.tick)
+
+    def _drop(self, number: int) -> None:
+        group = self._groups.pop(number, None)
+        if group is not None:
+            group.abort()
+
+    # ---- what the training thread does
+
+    def check(self) -> None:
+        """Ends the script if this worker was dismissed; raises `Broken` if the roster is."""
+        if self._dismissed is not None:
+            raise Left(0)
+        if self.seat.roster is None:
+            raise Broken("the roster was halted")
+
+    def exchanged(self, offered: int, offers: Sequence[int]) -> None:
+        """An exchange is finished, unless it was halted meanwhile."""
+        with self._changed:
+            self.check()
+            self.seat.exchanged(offered, offers)
+            retired, self._retired = self._retired, []
+        for group in retired:
+            group.abort()
+
+    def failed(self) -> None:
+        """An exchange has failed here: say so, and wait for what the leader makes of it."""
+        with self._changed:
+            roster = self.seat.roster
+            if roster is not None:
+                self._halt(roster.number)
+
+    def rescue(self) -> Roster:
+        """Waits for the roster of those who go on, and enters it."""
+        with self._changed:
+            while True:
+                if self._dismissed is not None:
+                    raise Left(0)
+                plan = self.seat.plan
+                if plan is not None and plan.rescue and self.seat.built and plan.rank(self.worker) is not None:
+                    break
+                self._changed.wait(1.0)
+            assert self.seat.tick is not None
+            self._take(plan, self.seat.tick)
+            return plan
+
+    def _take(self, plan: Roster, tick: int) -> None:
+        if self.group is not None:
+            self._retired.append(self.group)
+        self.group = self._groups.pop(plan.number)
+        self.seat.enter(plan, tick=tick)
+
+    def admit(self, receive: Callable[[ProcessGroup, Roster], int]) -> Roster:
+        """Waits to be put on a roster; `receive` gets the state and gives the tick. Returns once this worker is a member."""
+        while True:
+            with self._changed:
+                while True:
+                    if self._dismissed is not None:
+                        raise Left(0)
+                    plan = self.seat.plan
+                    wanted = plan is not None and plan.rescue == (self.seat.tick is not None)
+                    if plan is not None and wanted and self.seat.built and plan.number in self._groups:
+                        break
+                    self._changed.wait(1.0)
+                if plan.rescue:  # a first roster fell apart while its first member was giving away the state
+                    assert self.seat.tick is not None
+                    self._take(plan, self.seat.tick)
+                    return plan
+                group = self._groups[plan.number]
+            try:
+                tick = receive(group, plan)
+            except Broken:
+                with self._changed:
+                    if self.seat.plan is plan:
+                        self._halt(plan.number)
+                continue
+            with self._changed:
+                if self.seat.plan is plan and plan.number in self._groups:
+                    self._take(plan, tick)
+                    return plan
+
+    def switch(self, send: Callable[[ProcessGroup, Roster], None]) -> Roster | None:
+        """At a boundary: moves to the agreed roster, if there is one. `send` gives newcomers the state."""
+        if self.seat.agreed is None:
+            return None
+        with self._changed:
+            plan = self.seat.agreed
+            if plan is None:
+                raise Broken("the roster was halted at the boundary")
+            if plan.rank(self.worker) is None:
+                raise Left(0)
+            group = self._groups.get(plan.number)
+        if group is None:
+            raise Broken("the agreed roster is gone")
+        send(group, plan)
+        with self._changed:
+            self.check()
+            assert self.seat.tick is not None
+            self._take(plan, self.seat.tick)
+        return plan

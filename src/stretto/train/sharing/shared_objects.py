@@ -1,0 +1,189 @@
+"""What a job shares: the objects given to `job.share`, and the state that they and the job's place make up."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from stretto.core.errors import ScriptError
+from stretto.train.sharing.plain_state import JobStateAttributes, PlainState, plain, tensors_in
+from stretto.train.sharing.state_codec import digest, flatten, load, spec, unflatten
+
+STATE = "job.state"
+"""The name that the attributes of `job.state` are shared under; there once one is set."""
+
+
+class SharedObjects:
+    """Objects by name, each with `state_dict` and `load_state_dict`."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Any] = {}
+        self.state = JobStateAttributes(self._check_value)
+
+    def add(self, objects: dict[str, Any]) -> None:
+        for name, one in objects.items():
+            if name in self.objects:
+                raise ScriptError(f"job.share({name}=…) was called twice: give every shared object a name of its own")
+            if type(one) is dict:
+                one = plain(name, one)
+                flatten(one.state_dict(), where=name)
+            if isinstance(one, type) or not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
+                raise ScriptError(
+                    f"job.share({name}=…) got a {type(one).__name__}, which has no state_dict and load_state_dict: "
+                    "share modules, optimizers, schedulers, scalers, dictionaries of plain values, or give your object these two "
+                    f"methods; for one number write job.state.{name} = …"
+                )
+            self.objects[name] = one
+
+    def _check_value(self, name: str, value: Any) -> None:
+        flatten(value, where=name)
+        self._check_copies(name, value)
+
+    def check_plain(self) -> None:
+        """At every boundary: what the script has put into shared dictionaries."""
+        for name, one in self.objects.items():
+            if isinstance(one, PlainState):
+                self._check_copies(name, one.values)
+
+    def _check_copies(self, name: str, value: Any) -> None:
+        """Refuses the tensors of a shared module or optimizer themselves: they go on changing here, and would not on a newcomer."""
+        held = {tensor.data_ptr() for tensor in tensors_in(value) if tensor.numel()}
+        if not held:
+            return
+        for other, one in self.objects.items():
+            if any(tensor.data_ptr() in held for tensor in _own_tensors(one)):
+                raise ScriptError(
+                    f"{name} holds the tensors of `{other}` themselves, not copies: they go on changing here, and "
+                    f"would not on a worker that joins; write copy.deepcopy({other}.state_dict())"
+                )
+
+    @property
+    def modules(self) -> list[tuple[str, torch.nn.Module]]:
+        return [(name, one) for name, one in self.objects.items() if isinstance(one, torch.nn.Module)]
+
+    @property
+    def states(self) -> dict[str, Any]:
+        """Everything that is shared, by name."""
+        values = PlainState(self.state._values)
+        return {**self.objects, STATE: values} if values.values or STATE in self.objects else self.objects
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        return [one for one in self.objects.values() if isinstance(one, torch.optim.Optimizer)]
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """Everything that may get a gradient, once each, in a fixed order."""
+        return [parameter for parameter in self.all_parameters() if parameter.requires_grad]
+
+    def all_parameters(self) -> list[torch.nn.Parameter]:
+        """Parameters of modules and optimizers, frozen ones too, once each, in a fixed order."""
+        found: dict[int, torch.nn.Parameter] = {}
+        for _, module in self.modules:
+            for parameter in module.parameters():
+                found.setdefault(id(parameter), parameter)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    found.setdefault(id(parameter), parameter)
+        return list(found.values())
+
+    def groups(self) -> dict[str, list[list[int]]]:
+        """Which parameters, by their places, each optimizer's groups have."""
+        places = {id(parameter): place for place, parameter in enumerate(self.all_parameters())}
+        return {
+            name: [[places[id(p)] for p in group["params"]] for group in one.param_groups]
+            for name, one in self.objects.items()
+            if isinstance(one, torch.optim.Optimizer)
+        }
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Of the modules, in this worker's memory already."""
+        return [t for _, module in self.modules for t in module.state_dict().values() if isinstance(t, torch.Tensor)]
+
+    def flatten(self, place: dict[str, Any]) -> tuple[Any, list[torch.Tensor]]:
+        """The whole state: objects and the job's place."""
+        return flatten({"objects": {name: one.state_dict() for name, one in self.states.items()}, "place": place})
+
+    def digest(self, place: dict[str, Any]) -> str:
+        return digest(*self.flatten(place))
+
+    def shape(self, loaders: list[list[Any]]) -> str:
+        """A short text that two workers have in common exactly if their models and loaders fit together."""
+        tensors = [
+            [name, [[path, *spec(t)] for path, t in module.state_dict().items() if isinstance(t, torch.Tensor)]]
+            for name, module in self.modules
+        ]
+        kinds = [[name, type(one).__name__] for name, one in self.objects.items()]
+        numbers = sum(t.numel() for t in self.tensors())
+        sha = hashlib.sha256(json.dumps([tensors, kinds, loaders]).encode()).hexdigest()[:16]
+        return f"{', '.join(name for name, _ in kinds) or 'nothing'}: {numbers} numbers, {len(loaders)} loaders, {sha}"
+
+    def room(self, skeleton: Any, specs: list[list[Any]]) -> list[torch.Tensor | None]:
+        """Tensors of the modules that can be filled in place with a state of this skeleton."""
+        own = dict(_named(*flatten({name: one.state_dict() for name, one in self.modules})))
+        found: list[torch.Tensor | None] = [None] * len(specs)
+        for path, index in _places(dict(skeleton["map"])["objects"], ""):
+            tensor = own.get(path)
+            if tensor is not None and tensor.is_contiguous() and spec(tensor) == specs[index] and tensor.device.type == "cpu":
+                found[index] = tensor
+        return found
+
+    def load(self, skeleton: Any, tensors: list[torch.Tensor]) -> dict[str, Any]:
+        """Gives all objects their states; the job's place is returned."""
+        whole = unflatten(skeleton, tensors)
+        own = {t.data_ptr() for t in self.tensors() if t.numel()}
+        self._regroup(whole["place"].get("groups") or {}, whole["objects"])
+        for name, held in whole["objects"].items():
+            target = PlainState(self.state._values) if name == STATE else self.objects.get(name)
+            if target is None:
+                raise ScriptError(f"the job shares {name!r}, this worker does not: all workers must run the same script")
+            filled = isinstance(target, torch.nn.Module) and all(
+                isinstance(t, torch.Tensor) and (not t.numel() or t.data_ptr() in own) for t in held.values()
+            )
+            if not filled:
+                load(target, held)
+        if STATE not in whole["objects"]:
+            self.state._values.clear()
+        return whole["place"]
+
+    def _regroup(self, groups: dict[str, list[list[int]]], states: dict[str, Any]) -> None:
+        """Gives optimizers the parameter groups that the job's have got since training began."""
+        parameters = self.all_parameters()
+        for name, wanted in groups.items():
+            optimizer = self.objects.get(name)
+            if isinstance(optimizer, torch.optim.Optimizer) and self.groups()[name] != wanted:
+                optimizer.param_groups.clear()
+                for places, held in zip(wanted, states[name]["param_groups"], strict=True):
+                    optimizer.add_param_group({**held, "params": [parameters[place] for place in places]})
+
+
+def _own_tensors(one: Any) -> Iterator[torch.Tensor]:
+    """Of a module or an optimizer, without its state_dict(), which costs more."""
+    if isinstance(one, torch.nn.Module):
+        yield from one.parameters()
+        yield from one.buffers()
+    elif isinstance(one, torch.optim.Optimizer):
+        yield from tensors_in(one.state)
+
+
+def _places(skeleton: Any, path: str) -> Iterator[tuple[str, int]]:
+    """Paths of the tensors in a skeleton."""
+    if isinstance(skeleton, dict):
+        if "tensor" in skeleton:
+            yield path, skeleton["tensor"]
+        elif "map" in skeleton:
+            for key, held in skeleton["map"]:
+                yield from _places(held, f"{path}/{key}")
+        else:
+            for kind in ("list", "tuple"):
+                for place, held in enumerate(skeleton.get(kind, ())):
+                    yield from _places(held, f"{path}/{place}")
+
+
+def _named(skeleton: Any, tensors: list[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    for path, index in _places(skeleton, ""):
+        yield path, tensors[index]
