@@ -29,7 +29,7 @@ from stretto.scheduling.policies.goodput import goodput
 from stretto.scheduling.policies.optimus import optimus
 from stretto.scheduling.policies.pollux import pollux
 from stretto.scheduling.policies.tiresias import tiresias
-from stretto.scheduling.types import ClusterNode, Policy, SchedulableJob, SlotAllocation
+from stretto.scheduling.types import Allocation, ClusterNode, Policy, SchedulableJob
 from stretto.simulation.cluster.build import build
 from stretto.simulation.cluster.engine import Simulation, SimulationSettings
 from stretto.simulation.cluster.job import Costs, RestartCost, StopFree
@@ -134,7 +134,7 @@ def decision_s(policy: Policy, slots: int, count: int, *, turns: int = 3, declar
         for n in range(count)
     ]
     machines = [ClusterNode(f"node-{n:05d}", 4) for n in range(slots // 4)]
-    now = policy(jobs[: count // 2], machines, SlotAllocation(), 1e5)
+    now = policy(jobs[: count // 2], machines, Allocation(), 1e5)
     best = float("inf")
     for turn in range(turns):
         started = time.thread_time()

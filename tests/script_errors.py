@@ -15,7 +15,7 @@ LETTERS = 12
 """A text with fewer letters of its own is made elsewhere."""
 ELSEWHERE = {
     "answer.text",  # of an error that was raised in a process that reads ahead
-    "str(error)",  # a Refused of checkpoint/layout.py, which is found as well
+    "str(error)",  # a Refused of checkpoint/shard_layout.py, which is found as well
     "text",  # the argument of a function whose calls are found
     "f'{name}={kind}(…): {SAMPLERS.get(kind, WAYS)}'",  # constants: `samplers` has them
 }
@@ -43,7 +43,7 @@ def raised(*folders: Path) -> list[Raised]:
             tuple(text for text in _texts(call.args[0], function, functions) if len(re.findall(r"[a-z]", text)) >= LETTERS),
         )
         for path, function in functions
-        for call in _refusals(function, also="Refused" if path.name == "layout.py" else "")
+        for call in _refusals(function, also="Refused" if path.name == "shard_layout.py" else "")
     ]
 
 

@@ -12,9 +12,9 @@ ROOMS = ("core", "membership", "agent", "train")
 WALL = {"time", "time_ns", "localtime", "gmtime", "now", "utcnow", "today"}
 CLOCKS = ("time", "datetime", "date")
 WRITTEN_DOWN = {
-    "agent/hosts/joining.py:_enter": "when the job began, for people",
-    "agent/records/journal.py:write": "every line's time, for people",
-    "agent/records/record.py:warn": "the same",
+    "agent/hosts/join.py:_enter": "when the job began, for people",
+    "agent/records/journal_writer.py:write": "every line's time, for people",
+    "agent/records/recorder.py:warn": "the same",
     "agent/run.py:open_run": "when the run was made, for people",
     "train/checkpoint/catalog.py:claim": "since when a run has this place, for people",
     "train/checkpoint/saver.py:_commit": "when a checkpoint was made, for people",

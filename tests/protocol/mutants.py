@@ -57,15 +57,27 @@ class Mutant:
 
 MUTANTS = (
     # The worker's side
-    Mutant("a stale roster is accepted", "seat:Seat.hear", "roster.number <= max(self.heard, self.halted)", "False", seed=323),
     Mutant(
-        "the others' control words are ignored", "seat:Seat.exchanged", "all(one == offered for one in offers)", "True", seed=14
+        "a stale roster is accepted",
+        "member_state:MemberState.hear",
+        "roster.number <= max(self.heard, self.halted)",
+        "False",
+        seed=323,
     ),
-    Mutant("a tick is counted twice", "seat:Seat.exchanged", "self.tick += 1", "self.tick += 2 if offered else 1"),
-    Mutant("a plan is offered before its group stands", "seat:Seat.offer", "fits = built and", "fits =", seed=1),
-    Mutant("a halt is ignored", "seat:Seat.halt", "self.roster = None", "pass", seed=6),
-    Mutant("a late halt stops a newer roster", "seat:Seat.halt", "newest.number > number", "False", seed=61),
-    Mutant("an agreement outlives the switch", "seat:Seat.enter", "self.agreed = self.offered = None", "pass", seed=1),
+    Mutant(
+        "the others' control words are ignored",
+        "member_state:MemberState.exchanged",
+        "all(one == offered for one in offers)",
+        "True",
+        seed=14,
+    ),
+    Mutant("a tick is counted twice", "member_state:MemberState.exchanged", "self.tick += 1", "self.tick += 2 if offered else 1"),
+    Mutant("a plan is offered before its group stands", "member_state:MemberState.offer", "fits = built and", "fits =", seed=1),
+    Mutant("a halt is ignored", "member_state:MemberState.halt", "self.roster = None", "pass", seed=6),
+    Mutant("a late halt stops a newer roster", "member_state:MemberState.halt", "newest.number > number", "False", seed=61),
+    Mutant(
+        "an agreement outlives the switch", "member_state:MemberState.enter", "self.agreed = self.offered = None", "pass", seed=1
+    ),
     # The leader's decisions
     Mutant(
         "a roster goes on without the witness",
@@ -132,58 +144,56 @@ MUTANTS = (
         "Break(roster.base or roster.number, trouble)",
         seed=3,
     ),
-    Mutant(
-        "those left behind are never told", "protocol:_dismissals", "status.training and status.tick is not None", "False", seed=485
-    ),
+    Mutant("those left behind are never told", "protocol:_dismissals", "and status.tick is not None", "and False", seed=485),
     Mutant("other shapes are admitted", "protocol:_difference", "status.shape != reference.shape", "False", seed=33),
     Mutant("the end of the job is not seen", "protocol:over", "if not finished:", "if True:"),
-    Mutant("a plan drops everybody who has the state", "placement:choose", "if not stay and members:", "if False:", seed=130),
-    Mutant("too many stay", "placement:choose", "[:count]", "", seed=39),
-    Mutant("newcomers are never taken", "placement:choose", "fresh[: max(0, count - len(stay))]", "[]"),
+    Mutant("a plan drops everybody who has the state", "rank_assignment:choose", "if not stay and members:", "if False:", seed=130),
+    Mutant("too many stay", "rank_assignment:choose", "[:count]", "", seed=39),
+    Mutant("newcomers are never taken", "rank_assignment:choose", "fresh[: max(0, count - len(stay))]", "[]"),
     Mutant(
         "a host's workers are scattered",
-        "placement:arrange",
+        "rank_assignment:arrange",
         "hosts.setdefault(status.agent, [])",
         "hosts.setdefault(status.worker, [])",
         seed=30,
     ),
     # Writing it down
-    Mutant("a deposed leader's writes are accepted", "keys:_follows", "(office, Guard(ROSTER", "(Guard(ROSTER", seed=78),
+    Mutant("a deposed leader's writes are accepted", "store_schema:_follows", "(office, Guard(ROSTER", "(Guard(ROSTER", seed=78),
     Mutant(
         "a write does not say what it follows",
-        "keys:_follows",
+        "store_schema:_follows",
         "Guard(ROSTER, revision(entries, ROSTER)), Guard(BROKEN, revision(entries, BROKEN))",
         "",
         seed=1,
     ),
     Mutant(
         "a new life uses old numbers",
-        "keys:revive",
+        "store_schema:revive",
         "number = max(broken(entries), last.number if last else 0)",
         "number = 0",
         seed=3,
     ),
-    Mutant("guards are not looked at", "stores.table:Table.commit", "not self.holds(guards)", "False"),
-    Mutant("leases never run out", "stores.table:Table.expire", "known.ends_at <= now", "False"),
-    Mutant("an agent never fences itself", "timing:Fence.due", "now >= self.due_at", "False", seed=26),
-    Mutant("an agent fences itself too late", "timing:Fence.due_at", "self.timing.fence_s", "self.timing.fence_s * 3", seed=26),
+    Mutant("guards are not looked at", "stores.mvcc_table:MvccTable.commit", "not self.holds(guards)", "False"),
+    Mutant("leases never run out", "stores.mvcc_table:MvccTable.expire", "known.ends_at <= now", "False"),
+    Mutant("an agent never fences itself", "timeouts:Fence.due", "now >= self.due_at", "False", seed=26),
+    Mutant("an agent fences itself too late", "timeouts:Fence.due_at", "self.timing.fence_s", "self.timing.fence_s * 3", seed=26),
     Mutant(
         "the leader does not wait for the fence",
-        "timing:Timing.fenced_s",
+        "timeouts:Timeouts.fenced_s",
         "max(0.0, (self.fence_s + self.margin_s) * (1 + self.drift) - self.lease_s * (1 - self.drift))",
         "0.0",
         seed=26,
     ),
     Mutant(
         "an agent's late write undoes a newer one",
-        "presence:Presence._flush",
+        "lease_session:LeaseSession._flush",
         "guards=[Guard(self._anchor, known or 0)]",
         "guards=[]",
         seed=27,
     ),
     Mutant(
         "a lost lease is not noticed",
-        "presence:Presence._renew",
+        "lease_session:LeaseSession._renew",
         "if self.lease and await self._store.renew(self.lease):",
         "if self.lease and (await self._store.renew(self.lease) or True):",
         seed=5,

@@ -11,7 +11,7 @@ from stretto.batching.throughput import ThroughputModel
 from stretto.core.errors import PolicyError, UsageError
 from stretto.scheduling.policies.fifo import fifo
 from stretto.scheduling.policies.goodput import goodput
-from stretto.scheduling.types import ClusterNode, SlotAllocation
+from stretto.scheduling.types import Allocation, ClusterNode
 from stretto.simulation.cluster.application import Synthetic
 from stretto.simulation.cluster.build import build
 from stretto.simulation.cluster.engine import Simulation, SimulationResult, SimulationSettings
@@ -114,7 +114,7 @@ def test_waiting_jobs_are_less_fairly_treated_than_a_lone_one() -> None:
 
 def test_a_policy_that_breaks_a_limit_is_stopped() -> None:
     def greedy(jobs, nodes_, now, time_s):  # type: ignore[no-untyped-def]
-        return SlotAllocation({job.name: ((nodes_[0].name, nodes_[0].slots),) for job in jobs})
+        return Allocation({job.name: ((nodes_[0].name, nodes_[0].slots),) for job in jobs})
 
     with pytest.raises(PolicyError, match="has 4 slots, 8 were allocated"):
         Simulation(build(trace(2, every_s=0.0), policy="goodput", batching="fixed"), nodes(2), greedy, SimulationSettings()).run()

@@ -12,7 +12,7 @@ from policy_builders import job, model, nodes
 
 from stretto.scheduling.knapsack import choose, total
 from stretto.scheduling.policies.goodput import GoodputTuning, goodput
-from stretto.scheduling.types import SchedulableJob, SlotAllocation
+from stretto.scheduling.types import Allocation, SchedulableJob
 
 
 def jobs_of(random: np.random.Generator, count: int) -> list[SchedulableJob]:
@@ -86,7 +86,7 @@ def test_another_node_never_makes_the_objective_worse(seed: int, count: int, slo
 
 def test_of_two_equal_jobs_the_one_with_less_left_gets_more() -> None:
     short, long = job("short", remaining=1e6, most=64), job("long", remaining=1e9, most=64)
-    answer = goodput([long, short], nodes(4), SlotAllocation(), 600.0)
+    answer = goodput([long, short], nodes(4), Allocation(), 600.0)
     assert answer.workers("short") > answer.workers("long") >= 1
 
 
@@ -103,7 +103,7 @@ def test_in_a_crowd_presumed_lengths_count_less_and_declared_ones_as_always() ->
             for age, count, attained_s, left in (("old", 16, 2e5, 1e9), ("young", 8, 1e2, 1e6))
             for n in range(count)
         ]
-        answer = goodput(jobs, nodes(16), SlotAllocation(), 100.0, tuning=tuning)
+        answer = goodput(jobs, nodes(16), Allocation(), 100.0, tuning=tuning)
         return sum(answer.workers(f"old-{n}") for n in range(16))
 
     credulous = GoodputTuning(crowd=float("inf"), last_share=0.0)
@@ -113,24 +113,24 @@ def test_in_a_crowd_presumed_lengths_count_less_and_declared_ones_as_always() ->
 
 def test_a_higher_priority_gets_more() -> None:
     plain, urgent = job("plain", most=64), job("urgent", most=64, priority=8.0)
-    answer = goodput([plain, urgent], nodes(4), SlotAllocation(), 600.0)
+    answer = goodput([plain, urgent], nodes(4), Allocation(), 600.0)
     assert answer.workers("urgent") > answer.workers("plain")
 
 
 def test_a_deadline_that_is_near_counts() -> None:
     jobs = [job("a", remaining=3e6, most=64), job("b", remaining=3e6, most=64)]
-    free = goodput(jobs, nodes(4), SlotAllocation(), 600.0)
+    free = goodput(jobs, nodes(4), Allocation(), 600.0)
     one = model()
     fastest = max(one.choose(nodes=n, workers=4 * n).goodput for n in (1, 2, 3, 4))
     near = [jobs[0], replace(jobs[1], deadline_s=600.0 + 1.1 * 3e6 / fastest)]
-    pressed = goodput(near, nodes(4), SlotAllocation(), 600.0)
+    pressed = goodput(near, nodes(4), Allocation(), 600.0)
     assert pressed.workers("b") >= free.workers("b")
     assert pressed.workers("b") > pressed.workers("a")
 
 
 def test_a_change_that_cannot_pay_for_its_pause_is_not_made_and_a_cheap_one_is() -> None:
     left = 40 * model().choose(nodes=1, workers=1).goodput
-    now = SlotAllocation({"a": (("n00", 1),)})
+    now = Allocation({"a": (("n00", 1),)})
     dear = job("a", remaining=left, pause_s=60.0, changed_s=0.0)
     assert goodput([dear], nodes(1), now, 600.0).workers("a") == 1
     assert goodput([replace(dear, pause_s=0.1)], nodes(1), now, 600.0).workers("a") > 1
@@ -140,16 +140,16 @@ def test_a_job_that_has_waited_too_long_runs_next() -> None:
     busy = [job(f"b{n}", arrival_s=9000.0, remaining=1e3, most=1) for n in range(6)]
     longest = job("longest", arrival_s=9000.0, remaining=1e13, most=1)
     old = job("old", arrival_s=0.0, remaining=1e12, most=1)
-    assert goodput([*busy, longest, old], nodes(1), SlotAllocation(), 600.0).workers("old") == 0
-    assert goodput([*busy, longest, old], nodes(1), SlotAllocation(), 9060.0).workers("old") == 1
+    assert goodput([*busy, longest, old], nodes(1), Allocation(), 600.0).workers("old") == 0
+    assert goodput([*busy, longest, old], nodes(1), Allocation(), 9060.0).workers("old") == 1
 
 
 def test_everybody_runs_while_the_fewest_workers_of_all_fit() -> None:
     short = [job(f"s{n}", remaining=1e3, most=64) for n in range(14)]
     long = [job("long", remaining=1e12, most=64), job("wide", remaining=1e12, least=4, most=64)]
-    roomy = goodput([*short[:12], *long], nodes(5), SlotAllocation(), 600.0)
+    roomy = goodput([*short[:12], *long], nodes(5), Allocation(), 600.0)
     assert roomy.workers("long") >= 1 and roomy.workers("wide") >= 4
-    crowded = goodput([*short, *long], nodes(4), SlotAllocation(), 600.0)
+    crowded = goodput([*short, *long], nodes(4), Allocation(), 600.0)
     assert not crowded.workers("wide"), "a control: where not all fit, it is worth that counts"
 
 
@@ -160,7 +160,7 @@ def test_nobody_is_moved_to_make_room_for_another_right_after_a_change() -> None
 
     def moved(changed_s: float) -> list[str]:
         small = [job(name, most=1, remaining=1e6, changed_s=changed_s, pause_s=30.0) for name in ("a", "b")]
-        answer = goodput([*small, wide], nodes(3), SlotAllocation(held), 6000.0)
+        answer = goodput([*small, wide], nodes(3), Allocation(held), 6000.0)
         return [name for name in ("a", "b") if answer.of(name) != held[name]]
 
     assert not moved(changed_s=5900.0)
@@ -168,10 +168,10 @@ def test_nobody_is_moved_to_make_room_for_another_right_after_a_change() -> None
 
 
 def test_a_size_that_a_job_has_been_on_counts_for_as_long_as_the_present_one_has_lasted() -> None:
-    here = SlotAllocation({"a": (("n00", 4),), "b": (("n01", 4),)})
+    here = Allocation({"a": (("n00", 4),), "b": (("n01", 4),)})
     jobs = [job("a", remaining=1e8, most=8, changed_s=0.0), job("b", remaining=2e8, most=8, changed_s=0.0)]
     alone = [jobs[0]]
-    lone = SlotAllocation({"a": here.of("a")})
+    lone = Allocation({"a": here.of("a")})
     assert goodput(alone, nodes(2), lone, 36_000.0).workers("a") == 8
     fresh = [replace(jobs[0], changed_s=35_970.0)]
     assert goodput(fresh, nodes(2), lone, 36_000.0).workers("a") == 4, "it has just changed: the next change would not last either"
@@ -179,7 +179,7 @@ def test_a_size_that_a_job_has_been_on_counts_for_as_long_as_the_present_one_has
 
 def test_a_job_stays_where_it_is_while_nothing_changes() -> None:
     jobs = jobs_of(np.random.default_rng(3), 6)
-    first = goodput(jobs, nodes(4), SlotAllocation(), 600.0)
+    first = goodput(jobs, nodes(4), Allocation(), 600.0)
     again = goodput(jobs, nodes(4), first, 660.0)
     assert dict(again.places) == dict(first.places)
 
@@ -190,7 +190,7 @@ def test_a_faster_kind_of_node_is_used_by_the_job_that_gains_from_it() -> None:
     cluster = [ClusterNode("old", 4, "old"), ClusterNode("new", 4, "new")]
     quick = job("gains", models={"old": model(), "new": model(scale=0.2)}, most=4)
     same_ = job("same", models={"old": model(), "new": model()}, most=4)
-    answer = goodput([quick, same_], cluster, SlotAllocation(), 600.0)
+    answer = goodput([quick, same_], cluster, Allocation(), 600.0)
     assert answer.of("gains")[0][0] == "new"
     assert answer.of("same")[0][0] == "old"
 
@@ -199,4 +199,4 @@ def test_a_job_whose_last_change_nobody_can_tell_grows_into_free_slots() -> None
     """The clock was set back: the job arrives tomorrow, and when it changed is not known."""
     known = job("j", arrival_s=86400.0, most=2, profiled=2, models={"default": model(sync=0.1)}, pause_s=5.0)
     (one,) = nodes(1, 2)
-    assert goodput([known], [one], SlotAllocation({"j": ((one.name, 1),)}), 0.0).workers("j") == 2
+    assert goodput([known], [one], Allocation({"j": ((one.name, 1),)}), 0.0).workers("j") == 2

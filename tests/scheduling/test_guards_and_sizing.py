@@ -10,7 +10,7 @@ from policy_builders import job, model, nodes
 from stretto.core.errors import UsageError
 from stretto.scheduling.cluster_sizing import Aims, Offer, preemption_cost, wanted
 from stretto.scheduling.guards import busiest_first, cooling, guard, idle, near_end
-from stretto.scheduling.types import SlotAllocation
+from stretto.scheduling.types import Allocation
 
 SMALL, LARGE = (("n00", 1),), (("n00", 4),)
 A_SECOND = model().choose(nodes=1, workers=1).goodput
@@ -39,20 +39,20 @@ def test_idle_jobs_do_not_grow_and_busy_ones_come_first() -> None:
 
 def test_a_guard_takes_growth_back_and_lets_shrinking_pass() -> None:
     cold = job("cold", changed_s=90.0)
-    grown = SlotAllocation({"cold": LARGE})
-    kept = guard([cold], nodes(1), SlotAllocation({"cold": SMALL}), grown, 100.0)
+    grown = Allocation({"cold": LARGE})
+    kept = guard([cold], nodes(1), Allocation({"cold": SMALL}), grown, 100.0)
     assert kept.of("cold") == SMALL
     assert "changed" in kept.reasons["cold"]
-    shrunk = guard([cold], nodes(1), SlotAllocation({"cold": LARGE}), SlotAllocation({"cold": SMALL}), 100.0)
+    shrunk = guard([cold], nodes(1), Allocation({"cold": LARGE}), Allocation({"cold": SMALL}), 100.0)
     assert shrunk.of("cold") == SMALL
-    warm = guard([job("cold")], nodes(1), SlotAllocation({"cold": SMALL}), grown, 100.0)
+    warm = guard([job("cold")], nodes(1), Allocation({"cold": SMALL}), grown, 100.0)
     assert warm.of("cold") == LARGE
 
 
 def test_a_guard_never_takes_slots_from_somebody_else() -> None:
     """A job that moved cannot be put back: its old slots may be another's now."""
-    moved = SlotAllocation({"a": (("n01", 4),), "b": (("n00", 4),)})
-    now = SlotAllocation({"a": SMALL})
+    moved = Allocation({"a": (("n01", 4),), "b": (("n00", 4),)})
+    now = Allocation({"a": SMALL})
     answer = guard([job("a", changed_s=99.0), job("b")], nodes(2), now, moved, 100.0)
     assert answer.of("a") == (("n01", 4),)
 

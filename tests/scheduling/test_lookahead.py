@@ -13,7 +13,7 @@ from stretto.scheduling.candidate_sizes import options
 from stretto.scheduling.length_estimates import LengthHistory, gittins, learned, work_left
 from stretto.scheduling.lookahead import _forward, pieces, worths  # pyright: ignore[reportPrivateUsage]
 from stretto.scheduling.policies.goodput import goodput
-from stretto.scheduling.types import ClusterNode, SchedulableJob, SlotAllocation
+from stretto.scheduling.types import Allocation, ClusterNode, SchedulableJob
 from stretto.simulation.cluster.application import Synthetic
 from stretto.simulation.cluster.build import build
 from stretto.simulation.cluster.engine import Simulation, SimulationSettings
@@ -105,13 +105,13 @@ def test_of_jobs_that_nobody_says_belong_together_the_next_heap_of_lengths_is_pr
 
 def test_the_policy_remembers_how_far_jobs_had_come_when_they_went_and_serves_by_that() -> None:
     quick, slow, other = (job(name, done=1e6, attained_s=1e4, most=64) for name in ("quick", "slow", "other"))
-    first = goodput([quick, slow, other], nodes(4), SlotAllocation(), 600.0)
+    first = goodput([quick, slow, other], nodes(4), Allocation(), 600.0)
     assert isinstance(first.memory, LengthHistory) and not first.memory.ended
     second = goodput([slow, other], nodes(4), first, 660.0)
     assert isinstance(second.memory, LengthHistory)
     done_s, speed = first.memory.running["quick"]
     assert second.memory.ended == (pytest.approx(done_s + speed * 30.0),), "in the middle of the time since it was seen"
-    ended = SlotAllocation(memory=LengthHistory(600.0, {}, second.memory.ended * 8))
+    ended = Allocation(memory=LengthHistory(600.0, {}, second.memory.ended * 8))
     single = float(options([slow], nodes(4), held=[0]).single[0])
     near_end, beyond = (share * second.memory.ended[0] * single for share in (0.95, 1.05))
     for one, two in (("slow", "other"), ("other", "slow")):
@@ -120,15 +120,15 @@ def test_the_policy_remembers_how_far_jobs_had_come_when_they_went_and_serves_by
         assert told.workers(one) > told.workers(two) >= 1
         assert swapped.workers(two) > swapped.workers(one) >= 1
     families = [slow, replace(other, finished=(1e9,)), replace(quick, done=near_end)]
-    assert goodput(families, nodes(4), ended, 660.0).places == goodput(families, nodes(4), SlotAllocation(), 660.0).places
+    assert goodput(families, nodes(4), ended, 660.0).places == goodput(families, nodes(4), Allocation(), 660.0).places
 
 
 def test_a_job_of_a_short_family_is_served_before_one_of_a_long_family() -> None:
     short, long = job("short", finished=(1e6,), done=0.0, most=64), job("long", finished=(1e9,), done=0.0, most=64)
-    answer = goodput([long, short], nodes(4), SlotAllocation(), 600.0)
+    answer = goodput([long, short], nodes(4), Allocation(), 600.0)
     assert answer.workers("short") > answer.workers("long")
     swapped = [replace(long, finished=(1e6,)), replace(short, finished=(1e9,))]
-    answer = goodput(swapped, nodes(4), SlotAllocation(), 600.0)
+    answer = goodput(swapped, nodes(4), Allocation(), 600.0)
     assert answer.workers("long") > answer.workers("short")
 
 
@@ -139,15 +139,15 @@ def test_beside_a_known_length_a_presumed_one_counts_like_a_known_one_that_is_as
     unknown = job("u", attained_s=attained_s, most=64, pause_s=0.0)
     presumed_s = 900.0 * 4.0 ** {0.0: 0, 5e3: 2, 1e5: 4}[attained_s]
     single = float(options([unknown], nodes(8), held=[0]).single[0])
-    beside = goodput([*known, unknown], nodes(8), SlotAllocation(), 600.0)
-    declared = goodput([*known, replace(unknown, remaining=presumed_s * single)], nodes(8), SlotAllocation(), 600.0)
+    beside = goodput([*known, unknown], nodes(8), Allocation(), 600.0)
+    declared = goodput([*known, replace(unknown, remaining=presumed_s * single)], nodes(8), Allocation(), 600.0)
     assert beside.places == declared.places
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.3, 30.0, 600.0, 1e5])
 def test_a_job_starts_however_long_a_change_takes(pause_s: float) -> None:
     for remaining in (None, 1.0, 1e9):
-        assert goodput([job("a", remaining=remaining, pause_s=pause_s)], nodes(1), SlotAllocation(), 60.0).workers("a") >= 1
+        assert goodput([job("a", remaining=remaining, pause_s=pause_s)], nodes(1), Allocation(), 60.0).workers("a") >= 1
 
 
 def test_the_simulator_tells_of_finished_jobs_of_the_same_application_only() -> None:
@@ -156,7 +156,7 @@ def test_the_simulator_tells_of_finished_jobs_of_the_same_application_only() -> 
     trace = [TraceJob("s0", 0.0, short, 1, 100), TraceJob("l0", 0.0, long, 1, 100), TraceJob("s1", 900.0, short, 1, 100)]
     seen: list[SchedulableJob] = []
 
-    def watch(jobs: list[SchedulableJob], machines: list[ClusterNode], now: SlotAllocation, time_s: float) -> SlotAllocation:
+    def watch(jobs: list[SchedulableJob], machines: list[ClusterNode], now: Allocation, time_s: float) -> Allocation:
         seen.extend(jobs)
         return goodput(jobs, machines, now, time_s)
 

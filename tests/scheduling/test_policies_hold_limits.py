@@ -18,7 +18,7 @@ from stretto.scheduling import registry
 from stretto.scheduling.genetic import Effort
 from stretto.scheduling.policies.pollux import pollux
 from stretto.scheduling.slots import free_slots
-from stretto.scheduling.types import ClusterNode, Policy, SchedulableJob, SlotAllocation, same, size
+from stretto.scheduling.types import Allocation, ClusterNode, Policy, SchedulableJob, same, size
 from stretto.scheduling.validate import check
 
 QUICK = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -82,14 +82,14 @@ def test_no_limit_is_broken_now_or_in_the_decisions_that_follow(
     name: str, jobs: list[SchedulableJob], cluster: list[ClusterNode], time_s: float
 ) -> None:
     """Capacity, fewest and most, quotas, pinned and non-preemptible jobs, one kind a job: `check` raises on each."""
-    now = SlotAllocation()
+    now = Allocation()
     for turn in range(3):
         answer = policy(name)(jobs, cluster, now, time_s + 60 * turn)
         check(jobs, cluster, now, answer)
         assert not set(answer.places) - {one.name for one in jobs}
         jobs, now = (
             jobs[turn:],
-            SlotAllocation({one.name: answer.of(one.name) for one in jobs[turn:] if answer.of(one.name)}, {}, answer.memory),
+            Allocation({one.name: answer.of(one.name) for one in jobs[turn:] if answer.of(one.name)}, {}, answer.memory),
         )
         if not jobs:
             return
@@ -99,15 +99,15 @@ def test_no_limit_is_broken_now_or_in_the_decisions_that_follow(
 @QUICK
 @given(jobs=job_lists(), cluster=clusters())
 def test_the_same_input_gives_the_same_output(name: str, jobs: list[SchedulableJob], cluster: list[ClusterNode]) -> None:
-    one = policy(name)(jobs, cluster, SlotAllocation(), 100.0)
-    other = policy(name)(list(jobs), list(cluster), SlotAllocation(), 100.0)
+    one = policy(name)(jobs, cluster, Allocation(), 100.0)
+    other = policy(name)(list(jobs), list(cluster), Allocation(), 100.0)
     assert dict(one.places) == dict(other.places)
     assert dict(one.reasons) == dict(other.reasons)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_lone_job_gets_workers_and_a_reason(name: str) -> None:
-    answer = policy(name)([job("only", wanted=2)], nodes(2), SlotAllocation(), 60.0)
+    answer = policy(name)([job("only", wanted=2)], nodes(2), Allocation(), 60.0)
     assert answer.workers("only") >= 1
     assert answer.reasons["only"]
 
@@ -115,7 +115,7 @@ def test_a_lone_job_gets_workers_and_a_reason(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_nodes_that_are_gone_are_not_used(name: str) -> None:
     jobs = [job("a", wanted=4), job("b", wanted=4)]
-    now = SlotAllocation({"a": (("n00", 4),), "b": (("n01", 4),)})
+    now = Allocation({"a": (("n00", 4),), "b": (("n01", 4),)})
     answer = policy(name)(jobs, nodes(1), now, 60.0)
     check(jobs, nodes(1), now, answer)
 
@@ -124,11 +124,11 @@ def test_a_starving_job_does_not_break_the_quota_of_one_that_may_not_be_taken_of
     """Together they would have nine of ann's eight slots. Without the first one the second runs: it is not refused for itself."""
     held = job("held", owner="ann", quota=8, preemptible=False, most=1)
     starving = job("starving", owner="ann", quota=8, least=8, most=8)
-    cluster, now = nodes(4), SlotAllocation({"held": (("n00", 1),)})
+    cluster, now = nodes(4), Allocation({"held": (("n00", 1),)})
     answer = policy("goodput")([held, starving], cluster, now, 7200.0)
     check([held, starving], cluster, now, answer)
     assert answer.workers("held") == 1 and answer.workers("starving") == 0
-    assert policy("goodput")([starving], cluster, SlotAllocation(), 7200.0).workers("starving") == 8
+    assert policy("goodput")([starving], cluster, Allocation(), 7200.0).workers("starving") == 8
 
 
 @pytest.mark.parametrize("name", ["quality", "efficiency", "pollux", "goodput"])
@@ -136,8 +136,8 @@ def test_a_starving_job_does_not_break_the_quota_of_one_that_may_not_be_taken_of
 def test_a_broken_model_costs_nobody_his_place(name: str, numbers: tuple[float, ...]) -> None:
     broken = GoodputModel(ThroughputModel(*numbers), math.nan, -1.0, BATCH)
     jobs = [job("broken", models={"default": broken}, most=4), job("bare", models={}, most=4), job("fine", most=4)]
-    answer = policy(name)(jobs, nodes(4), SlotAllocation(), 60.0)
-    check(jobs, nodes(4), SlotAllocation(), answer)
+    answer = policy(name)(jobs, nodes(4), Allocation(), 60.0)
+    check(jobs, nodes(4), Allocation(), answer)
     assert all(answer.workers(one.name) >= 1 for one in jobs)
 
 
@@ -148,7 +148,7 @@ def test_a_slot_is_idle_only_if_no_waiting_job_fits_in_it(
     name: str, jobs: list[SchedulableJob], cluster: list[ClusterNode]
 ) -> None:
     jobs = [one for one in jobs if one.quota is None]
-    answer = policy(name)(jobs, cluster, SlotAllocation(), 60.0)
+    answer = policy(name)(jobs, cluster, Allocation(), 60.0)
     free = free_slots(cluster, answer.places)
     widest = max(free.values(), default=0)
     for one in jobs:
@@ -159,7 +159,7 @@ def test_a_slot_is_idle_only_if_no_waiting_job_fits_in_it(
 @given(st.lists(st.tuples(st.floats(0.5, 400), st.floats(0.2, 4)), min_size=1, max_size=10), st.integers(1, 6))
 def test_two_spread_jobs_never_share_a_node(shapes: list[tuple[float, float]], count: int) -> None:
     jobs = [job(f"j{n}", models={"default": model(noise=noise, sync=sync)}, most=32) for n, (noise, sync) in enumerate(shapes)]
-    answer = policy("goodput")(jobs, nodes(count), SlotAllocation(), 60.0)
+    answer = policy("goodput")(jobs, nodes(count), Allocation(), 60.0)
     spread = [node for placement in answer.places.values() if len(placement) > 1 for node, _ in placement]
     assert len(spread) == len(set(spread))
 
@@ -167,32 +167,30 @@ def test_two_spread_jobs_never_share_a_node(shapes: list[tuple[float, float]], c
 class TestTheCheckItself:
     """The control: what `check` must refuse."""
 
-    def refused(self, jobs: list[SchedulableJob], answer: SlotAllocation, now: SlotAllocation | None = None) -> str:
+    def refused(self, jobs: list[SchedulableJob], answer: Allocation, now: Allocation | None = None) -> str:
         with pytest.raises(PolicyError) as caught:
-            check(jobs, nodes(2), now or SlotAllocation(), answer)
+            check(jobs, nodes(2), now or Allocation(), answer)
         return str(caught.value)
 
     def test_too_many_on_a_node(self) -> None:
-        assert "has 4 slots, 6 were" in self.refused([job("a"), job("b")], SlotAllocation({"a": (("n00", 3),), "b": (("n00", 3),)}))
+        assert "has 4 slots, 6 were" in self.refused([job("a"), job("b")], Allocation({"a": (("n00", 3),), "b": (("n00", 3),)}))
 
     def test_outside_the_limits(self) -> None:
-        assert "limits are 2 to 3" in self.refused([job("a", least=2, most=3)], SlotAllocation({"a": (("n00", 1),)}))
+        assert "limits are 2 to 3" in self.refused([job("a", least=2, most=3)], Allocation({"a": (("n00", 1),)}))
 
     def test_a_finished_job(self) -> None:
-        assert "not a waiting or running job" in self.refused([job("a")], SlotAllocation({"gone": (("n00", 1),)}))
+        assert "not a waiting or running job" in self.refused([job("a")], Allocation({"gone": (("n00", 1),)}))
 
     def test_a_quota(self) -> None:
         jobs = [job("a", owner="ann", quota=3), job("b", owner="ann", quota=3)]
-        assert "quota of 3" in self.refused(jobs, SlotAllocation({"a": (("n00", 2),), "b": (("n01", 2),)}))
+        assert "quota of 3" in self.refused(jobs, Allocation({"a": (("n00", 2),), "b": (("n01", 2),)}))
 
     def test_a_pinned_job_that_moves(self) -> None:
-        now = SlotAllocation({"a": (("n00", 2),)})
-        assert "pinned" in self.refused([job("a", pinned=True)], SlotAllocation({"a": (("n01", 2),)}), now)
+        now = Allocation({"a": (("n00", 2),)})
+        assert "pinned" in self.refused([job("a", pinned=True)], Allocation({"a": (("n01", 2),)}), now)
 
     def test_a_job_that_may_not_be_preempted(self) -> None:
-        assert "not preemptible" in self.refused(
-            [job("a", preemptible=False)], SlotAllocation(), SlotAllocation({"a": (("n00", 2),)})
-        )
+        assert "not preemptible" in self.refused([job("a", preemptible=False)], Allocation(), Allocation({"a": (("n00", 2),)}))
 
     def test_the_order_of_a_placement_does_not_matter(self) -> None:
         assert same((("a", 1), ("b", 2)), (("b", 2), ("a", 1)))

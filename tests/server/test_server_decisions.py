@@ -16,7 +16,7 @@ from stretto.clusters.core_binding import assign, cores
 from stretto.core.errors import PolicyError
 from stretto.scheduling import registry
 from stretto.scheduling.policies.quality import fall
-from stretto.scheduling.types import ClusterNode, SchedulableJob, SlotAllocation
+from stretto.scheduling.types import Allocation, ClusterNode, SchedulableJob
 from stretto.server.decisions import policy_process
 from stretto.server.decisions.efficiency_cap import paying
 from stretto.server.decisions.limit_clamping import fit, make_room
@@ -123,7 +123,7 @@ def test_a_possible_answer_is_taken() -> None:
 def grown(changed_s: float | None, *, cooldown_s: float) -> int:
     job = SchedulableJob("a", 0.0, least=1, most=4, changed_s=changed_s, models={})
     found = PolicyInput("optimus", [job], [ClusterNode("n0", 4)], {"a": (("n0", 1),)}, 100.0, cooldown_s=cooldown_s)
-    policy_process.load = lambda name: lambda jobs, nodes, now, time_s: SlotAllocation({"a": (("n0", 3),)}, {})  # type: ignore[assignment]
+    policy_process.load = lambda name: lambda jobs, nodes, now, time_s: Allocation({"a": (("n0", 3),)}, {})  # type: ignore[assignment]
     try:
         return decide(found, [job], None).workers("a")
     finally:

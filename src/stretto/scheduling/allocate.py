@@ -16,7 +16,7 @@ from stretto.scheduling.candidate_sizes import Floats, Ints, Options, SizeGroup,
 from stretto.scheduling.knapsack import choose
 from stretto.scheduling.packing import pack
 from stretto.scheduling.slots import Quotas, free_slots, still_valid
-from stretto.scheduling.types import ClusterNode, Placement, SchedulableJob, SlotAllocation, size
+from stretto.scheduling.types import Allocation, ClusterNode, Placement, SchedulableJob, size
 
 MUST = 1e6
 """Added to every option of a job that has to run: more than any sum of real values, which are normalised to a maximum of 1."""
@@ -45,20 +45,20 @@ ValueOf = Callable[[Setting], Floats]
 def allocate(
     jobs: Sequence[SchedulableJob],
     nodes: Sequence[ClusterNode],
-    now: SlotAllocation,
+    now: Allocation,
     time_s: float,
     value_of: ValueOf,
     *,
     must: Sequence[str] = (),
     everybody: bool = False,
-) -> SlotAllocation:
+) -> Allocation:
     """The allocation with the highest total value. Jobs named in `must` run if anything of theirs fits; with `everybody` all do,
     while the fewest workers of all fit."""
     kept = still_valid(jobs, nodes, now)
     pinned = {job.name: kept[job.name] for job in jobs if job.pinned and job.name in kept}
     movable = [job for job in jobs if job.name not in pinned]
     if not movable or not nodes:
-        return SlotAllocation(pinned, dict.fromkeys(pinned, "pinned where it is"))
+        return Allocation(pinned, dict.fromkeys(pinned, "pinned where it is"))
     setting = _setting(movable, nodes, kept, time_s)
     value = _normalised(value_of(setting), setting.table)
     held_fast = {job.name for job in movable if not job.preemptible and job.name in kept}
@@ -78,7 +78,7 @@ def allocate(
     reasons = {
         job.name: _reason(job, kept.get(job.name, ()), places.get(job.name, ()), row, setting) for row, job in enumerate(movable)
     }
-    return SlotAllocation(places | pinned, reasons | dict.fromkeys(pinned, "pinned where it is"))
+    return Allocation(places | pinned, reasons | dict.fromkeys(pinned, "pinned where it is"))
 
 
 def _settling(job: SchedulableJob, time_s: float) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stretto.scheduling.types import ClusterNode, Placement, SchedulableJob, SlotAllocation, same, size
+from stretto.scheduling.types import Allocation, ClusterNode, Placement, SchedulableJob, same, size
 
 PAYS = 2.0
 """A change has to win back its pause this many times before the job ends."""
@@ -70,12 +70,12 @@ def busiest_first(jobs: Sequence[SchedulableJob]) -> list[SchedulableJob]:
 def guard(
     jobs: Sequence[SchedulableJob],
     nodes: Sequence[ClusterNode],
-    now: SlotAllocation,
-    answer: SlotAllocation,
+    now: Allocation,
+    answer: Allocation,
     time_s: float,
     *,
     limits: GuardLimits | None = None,
-) -> SlotAllocation:
+) -> Allocation:
     """The answer without the growths that a guard objects to; their reasons say which."""
     bounds = limits or GuardLimits()
     kinds = {node.name: node.kind for node in nodes}
@@ -93,7 +93,7 @@ def guard(
         if why is not None:
             places[job.name] = before
             reasons[job.name] = why
-    return SlotAllocation(places, reasons, answer.memory)
+    return Allocation(places, reasons, answer.memory)
 
 
 def inside(before: Placement, after: Placement) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stretto.scheduling.types import ClusterNode, Placement, SchedulableJob, SlotAllocation
+from stretto.scheduling.types import Allocation, ClusterNode, Placement, SchedulableJob
 
 
-def still_valid(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], now: SlotAllocation) -> dict[str, Placement]:
+def still_valid(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], now: Allocation) -> dict[str, Placement]:
     """The placements of now that can go on: of jobs that still exist, on nodes that still exist and are not overfull."""
     free = {node.name: node.slots for node in nodes}
     kept: dict[str, Placement] = {}

@@ -95,7 +95,7 @@ class SchedulableJob:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotAllocation:
+class Allocation:
     """Who runs where, and why. `memory` is handed back to the policy with its next call; a policy must do without it too."""
 
     places: Mapping[str, Placement] = field(default_factory=nothing)
@@ -109,7 +109,7 @@ class SlotAllocation:
         return size(self.of(job))
 
 
-Policy = Callable[[Sequence[SchedulableJob], Sequence[ClusterNode], SlotAllocation, float], SlotAllocation]
+Policy = Callable[[Sequence[SchedulableJob], Sequence[ClusterNode], Allocation, float], Allocation]
 """(jobs, nodes, allocation now, time) → allocation. Pure: the same input gives the same output."""
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stretto.core.errors import PolicyError
-from stretto.scheduling.types import ClusterNode, SchedulableJob, SlotAllocation, same, size
+from stretto.scheduling.types import Allocation, ClusterNode, SchedulableJob, same, size
 
 
-def check(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], now: SlotAllocation, answer: SlotAllocation) -> None:
+def check(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], now: Allocation, answer: Allocation) -> None:
     """Raise `PolicyError` that names the job, the number and the bound if `answer` breaks a limit."""
     known = {job.name: job for job in jobs}
     capacity = {node.name: node.slots for node in nodes}

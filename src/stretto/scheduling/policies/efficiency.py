@@ -15,7 +15,7 @@ import numpy as np
 
 from stretto.scheduling.allocate import Setting, allocate
 from stretto.scheduling.candidate_sizes import Floats
-from stretto.scheduling.types import ClusterNode, SchedulableJob, SlotAllocation
+from stretto.scheduling.types import Allocation, ClusterNode, SchedulableJob
 
 THRESHOLD = 0.5
 """S: below this, a worker is better left idle."""
@@ -26,11 +26,11 @@ MARGIN = 0.1
 def efficiency(
     jobs: Sequence[SchedulableJob],
     nodes: Sequence[ClusterNode],
-    now: SlotAllocation,
+    now: Allocation,
     time_s: float,
     *,
     threshold: float = THRESHOLD,
-) -> SlotAllocation:
+) -> Allocation:
     return allocate(jobs, nodes, now, time_s, lambda setting: _value(setting, threshold))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from stretto.core.text import quantity
 from stretto.scheduling.slots import Quotas, free_slots, one_kind, still_valid
-from stretto.scheduling.types import ClusterNode, SchedulableJob, SlotAllocation, size
+from stretto.scheduling.types import Allocation, ClusterNode, SchedulableJob, size
 
 PATIENCE_S = 4 * 3600.0
 
@@ -19,11 +19,11 @@ PATIENCE_S = 4 * 3600.0
 def fifo(
     jobs: Sequence[SchedulableJob],
     nodes: Sequence[ClusterNode],
-    now: SlotAllocation,
+    now: Allocation,
     time_s: float,
     *,
     patience_s: float = PATIENCE_S,
-) -> SlotAllocation:
+) -> Allocation:
     places = still_valid(jobs, nodes, now)
     free = free_slots(nodes, places)
     quotas = Quotas(jobs)
@@ -51,4 +51,4 @@ def fifo(
         else:
             reasons[job.name] = f"needs {quantity(wanted, 'slot')}, {sum(free.values())} are free"
             blocked = time_s - job.arrival_s > patience_s
-    return SlotAllocation(places, reasons)
+    return Allocation(places, reasons)

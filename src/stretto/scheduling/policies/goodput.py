@@ -26,7 +26,7 @@ from stretto.scheduling.allocate import Setting, allocate
 from stretto.scheduling.candidate_sizes import Floats
 from stretto.scheduling.length_estimates import LengthHistory, gittins, work_left
 from stretto.scheduling.lookahead import pieces, worths
-from stretto.scheduling.types import ClusterNode, SchedulableJob, SlotAllocation
+from stretto.scheduling.types import Allocation, ClusterNode, SchedulableJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,11 @@ DEFAULT = GoodputTuning()
 def goodput(
     jobs: Sequence[SchedulableJob],
     nodes: Sequence[ClusterNode],
-    now: SlotAllocation,
+    now: Allocation,
     time_s: float,
     *,
     tuning: GoodputTuning = DEFAULT,
-) -> SlotAllocation:
+) -> Allocation:
     seen = now.memory if isinstance(now.memory, LengthHistory) else LengthHistory()
     names = {job.name for job in jobs}
     ended = seen.without([name for name in seen.running if name not in names], time_s)
@@ -80,7 +80,7 @@ def goodput(
     return replace(answer, memory=LengthHistory(time_s, running, ended))
 
 
-def _running(setting: Setting, answer: SlotAllocation) -> Iterator[tuple[str, tuple[float, float]]]:
+def _running(setting: Setting, answer: Allocation) -> Iterator[tuple[str, tuple[float, float]]]:
     """How far every job has come, and how fast it will go on."""
     for row, (job, done_s) in enumerate(zip(setting.jobs, _done_s(setting).tolist(), strict=True)):
         here = setting.table.size == answer.workers(job.name)

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 
 from stretto.core.text import quantity
 from stretto.scheduling.slots import Quotas, free_slots, one_kind, still_valid
-from stretto.scheduling.types import ClusterNode, Placement, SchedulableJob, SlotAllocation, size
+from stretto.scheduling.types import Allocation, ClusterNode, Placement, SchedulableJob, size
 
 
-def optimus(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], now: SlotAllocation, time_s: float) -> SlotAllocation:
+def optimus(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], now: Allocation, time_s: float) -> Allocation:
     kept = still_valid(jobs, nodes, now)
     fixed = {job.name: size(kept[job.name]) for job in jobs if job.pinned and job.name in kept}
     counts, reasons = _sizes(jobs, nodes, fixed, kept)
@@ -39,7 +39,7 @@ def optimus(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], now: S
             places[job.name] = placement
         else:
             reasons[job.name] = f"waits: no kind of node has {counts[job.name]} free slots"
-    return SlotAllocation(places, reasons)
+    return Allocation(places, reasons)
 
 
 def _part(placement: Placement, most: int) -> Placement:

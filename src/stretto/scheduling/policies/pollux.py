@@ -21,7 +21,7 @@ from stretto.batching.goodput import GoodputModel, goodputs
 from stretto.core.text import quantity
 from stretto.scheduling.genetic import Effort, Floats, SearchLimits, States, search
 from stretto.scheduling.slots import Quotas, still_valid
-from stretto.scheduling.types import ClusterNode, Placement, SchedulableJob, SlotAllocation, size
+from stretto.scheduling.types import Allocation, ClusterNode, Placement, SchedulableJob, size
 
 RESTART_S = 30.0
 REMEMBERED = 4096
@@ -39,14 +39,14 @@ class Front:
 def pollux(
     jobs: Sequence[SchedulableJob],
     nodes: Sequence[ClusterNode],
-    now: SlotAllocation,
+    now: Allocation,
     time_s: float,
     *,
     seed: int = 0,
     effort: Effort | None = None,
-) -> SlotAllocation:
+) -> Allocation:
     if not jobs or not nodes:
-        return SlotAllocation()
+        return Allocation()
     kept = still_valid(jobs, nodes, now)
     held = {job.name for job in jobs if job.name in kept and (job.pinned or not job.preemptible)}
     ordered = sorted(jobs, key=lambda job: (job.name not in held, job.attained_s, job.arrival_s))
@@ -62,7 +62,7 @@ def pollux(
     reasons = {
         job.name: f"fittest of {len(states)} allocations: {quantity(size(places.get(job.name, ())), 'worker')}" for job in ordered
     }
-    return SlotAllocation(places, reasons, memory)
+    return Allocation(places, reasons, memory)
 
 
 def _state(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], places: dict[str, Placement]) -> States:

@@ -15,7 +15,7 @@ import numpy as np
 
 from stretto.scheduling.allocate import Setting, allocate
 from stretto.scheduling.candidate_sizes import Floats
-from stretto.scheduling.types import ClusterNode, SchedulableJob, SlotAllocation
+from stretto.scheduling.types import Allocation, ClusterNode, SchedulableJob
 
 RECENT = 8
 """Reports that count as recent; each counts half as much as the one after it."""
@@ -23,11 +23,11 @@ LEAST_SHARE = 0.02
 """A job whose loss has stopped falling still counts this share of the fastest, so that it ends at all."""
 
 
-def quality(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], now: SlotAllocation, time_s: float) -> SlotAllocation:
+def quality(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], now: Allocation, time_s: float) -> Allocation:
     answer = allocate(jobs, nodes, now, time_s, _value)
     falls = {job.name: fall(job) for job in jobs}
     reasons = {name: text + _said(falls.get(name)) for name, text in answer.reasons.items()}
-    return SlotAllocation(answer.places, reasons)
+    return Allocation(answer.places, reasons)
 
 
 def fall(job: SchedulableJob) -> float | None:

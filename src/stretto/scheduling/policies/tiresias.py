@@ -12,7 +12,7 @@ from typing import cast
 
 from stretto.core.text import quantity
 from stretto.scheduling.slots import Quotas, free_slots, one_kind, still_valid
-from stretto.scheduling.types import ClusterNode, SchedulableJob, SlotAllocation, size
+from stretto.scheduling.types import Allocation, ClusterNode, SchedulableJob, size
 
 THRESHOLD_S = 16 * 3600.0
 """Slot-seconds: the published simulation's single threshold."""
@@ -21,11 +21,11 @@ THRESHOLD_S = 16 * 3600.0
 def tiresias(
     jobs: Sequence[SchedulableJob],
     nodes: Sequence[ClusterNode],
-    now: SlotAllocation,
+    now: Allocation,
     time_s: float,
     *,
     threshold_s: float = THRESHOLD_S,
-) -> SlotAllocation:
+) -> Allocation:
     order, demoted = _queues(jobs, now, threshold_s)
     kept = still_valid(jobs, nodes, now)
     total = sum(node.slots for node in nodes)
@@ -54,10 +54,10 @@ def tiresias(
             kept[job.name] = placement
         queue = "second" if job.name in demoted else "first"
         reasons[job.name] = f"in the {queue} queue with {job.attained_s:.0f} slot-seconds attained"
-    return SlotAllocation(kept, reasons, memory=tuple(demoted))
+    return Allocation(kept, reasons, memory=tuple(demoted))
 
 
-def _queues(jobs: Sequence[SchedulableJob], now: SlotAllocation, threshold_s: float) -> tuple[list[SchedulableJob], list[str]]:
+def _queues(jobs: Sequence[SchedulableJob], now: Allocation, threshold_s: float) -> tuple[list[SchedulableJob], list[str]]:
     """All jobs in the order of service, and the names of the demoted ones in the order of their demotion."""
     arrivals = sorted(jobs, key=lambda job: (-job.priority, job.arrival_s))
     known = {job.name: job for job in jobs}

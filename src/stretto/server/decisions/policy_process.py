@@ -16,7 +16,7 @@ from typing import BinaryIO
 from stretto.batching.goodput import GoodputModel
 from stretto.scheduling.guards import GuardLimits, guard
 from stretto.scheduling.registry import load
-from stretto.scheduling.types import SchedulableJob, SlotAllocation
+from stretto.scheduling.types import Allocation, SchedulableJob
 from stretto.server.decisions.policy_runner import READY, PolicyInput, current, names
 from stretto.server.decisions.snapshot import from_speeds
 from stretto.server.jobs.run_progress import Pace
@@ -71,7 +71,7 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
         sink.flush()
 
 
-def decide(snapshot: PolicyInput, jobs: list[SchedulableJob], memory: object) -> SlotAllocation:
+def decide(snapshot: PolicyInput, jobs: list[SchedulableJob], memory: object) -> Allocation:
     """The policy's answer without the growths that a guard objects to."""
     now = current(snapshot, memory)
     answer = load(snapshot.policy)(jobs, snapshot.nodes, now, snapshot.time_s)

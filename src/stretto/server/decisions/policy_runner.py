@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from stretto.core.errors import PolicyError
 from stretto.core.text import quantity
 from stretto.scheduling import policies, registry
-from stretto.scheduling.types import ClusterNode, Placement, SchedulableJob, SlotAllocation, size
+from stretto.scheduling.types import Allocation, ClusterNode, Placement, SchedulableJob, size
 from stretto.server.jobs.run_progress import Pace
 
 MOST_ANSWER = 64 << 20
@@ -145,5 +145,5 @@ def _possible(snapshot: PolicyInput, places: Mapping[str, Placement]) -> None:
         raise PolicyError(f"policy '{snapshot.policy}' gives more slots than there are: {over}")
 
 
-def current(snapshot: PolicyInput, memory: object) -> SlotAllocation:
-    return SlotAllocation(dict(snapshot.places), {}, memory)
+def current(snapshot: PolicyInput, memory: object) -> Allocation:
+    return Allocation(dict(snapshot.places), {}, memory)

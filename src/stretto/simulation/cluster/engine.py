@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from stretto.core.errors import UsageError
-from stretto.scheduling.types import ClusterNode, Placement, Policy, SchedulableJob, SlotAllocation, same, size
+from stretto.scheduling.types import Allocation, ClusterNode, Placement, Policy, SchedulableJob, same, size
 from stretto.scheduling.validate import check
 from stretto.simulation.cluster.faults import FaultModel, Noise, Outage, outages
 from stretto.simulation.cluster.job import Costs, RestartCost, SimJob, stay
@@ -88,7 +88,7 @@ class Simulation:
         self.speeds = dict(settings.speeds)
         self.up = dict(self.nodes)
         self.now = 0.0
-        self.allocation = SlotAllocation()
+        self.allocation = Allocation()
         self.finished: dict[str, tuple[float, ...]] = {}
         self.outcome = SimulationResult(list(jobs), tuple(nodes))
         self.noise = Noise(settings.weather, [job.name for job in jobs])
@@ -170,7 +170,7 @@ class Simulation:
             self.active = [job for job in self.active if job.end_s is None]
             gone = {job.name for job in ended}
             places = {name: place for name, place in self.allocation.places.items() if name not in gone}
-            self.allocation = SlotAllocation(places, self.allocation.reasons, self.allocation.memory)
+            self.allocation = Allocation(places, self.allocation.reasons, self.allocation.memory)
         return bool(ended)
 
     def _decide(self) -> None:
@@ -186,7 +186,7 @@ class Simulation:
                 kind = self.kinds[placement[0][0]] if placement else job.kind
                 job.place(placement, kind=kind, time_s=self.now, costs=self.settings.costs)
                 self.outcome.changes.append(AllocationChange(self.now, job.name, placement))
-        self.allocation = SlotAllocation(
+        self.allocation = Allocation(
             {job.name: job.placement for job in self.active if job.placement}, answer.reasons, answer.memory
         )
 
@@ -222,7 +222,7 @@ class Simulation:
             job.place(rest if survives else (), kind=job.kind, time_s=self.now, costs=self.settings.costs)
             self.outcome.changes.append(AllocationChange(self.now, job.name, job.placement))
         places = {job.name: job.placement for job in self.active if job.placement}
-        self.allocation = SlotAllocation(places, self.allocation.reasons, self.allocation.memory)
+        self.allocation = Allocation(places, self.allocation.reasons, self.allocation.memory)
 
     def _stuck(self) -> str:
         names = ", ".join(job.name for job in self.active[:5])
