@@ -1,4 +1,4 @@
-# `make` alone lists what there is. Every target sets itself up first: .venv is made once, and again when requirements change.
+# `make` alone lists what there is. Every target first installs what it needs into .venv, once, and again when requirements change.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -9,6 +9,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 # An activated environment elsewhere must not leak into this one.
 unexport PYTHONHOME PYTHONPATH
+# Installing compiles nothing (PIP below): Python compiles what is imported and must be allowed to keep it.
+unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 # How many pytest processes: the suite is made for two cores, and waits for half of its time.
@@ -17,6 +19,11 @@ JOBS ?= 3
 ARGS ?=
 PYTEST := $(PY) -m pytest
 
+# Compiling every module of PyTorch takes longer than unpacking it; few of them are ever imported.
+PIP := $(PY) -m pip install --quiet --no-compile --constraint requirements/constraints.txt
+
+# One file per set of requirements that is installed. Each set stands on the one before: demo, then everything, then peers and docs.
+DEMO := $(VENV)/.demo
 INSTALLED := $(VENV)/.installed
 PEERS := $(VENV)/.peers
 DOCS := $(VENV)/.docs
@@ -35,19 +42,31 @@ help:
 
 setup: $(INSTALLED)  ## make .venv with pinned requirements and this package in it
 
-$(INSTALLED): requirements/constraints.txt requirements/dev.txt pyproject.toml
-	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --constraint requirements/constraints.txt --requirement requirements/dev.txt
-	$(PY) -m pip install --quiet --constraint requirements/constraints.txt --no-build-isolation --editable '.[all]'
-	touch $@
+$(DEMO): requirements/constraints.txt requirements/demo.txt pyproject.toml
+	@echo 'Installing into $(VENV), once: PyTorch and 40 packages. The CPU build is 300 MB to download, 1 GB on disk.'
+	@command -v nvidia-smi > /dev/null || [ "$$(uname)" != Linux ] || [ -n "$${PIP_EXTRA_INDEX_URL:-}$${PIP_FIND_LINKS:-}" ] || \
+	  echo 'No GPU here, but PyPI has PyTorch with CUDA: gigabytes. For the CPU build stop this and add to the command:' \
+	       'PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu'
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(PIP) --requirement requirements/demo.txt
+	@$(PIP) --no-build-isolation --editable '.[plot]'
+	@touch $@
+
+$(INSTALLED): $(DEMO) requirements/dev.txt
+	@echo 'Installing into $(VENV), once: what tests and tools need. 200 MB to download, 600 MB on disk.'
+	@$(PIP) --requirement requirements/dev.txt
+	@$(PIP) --no-build-isolation --editable '.[all]'
+	@touch $@
 
 $(PEERS): requirements/peers.txt $(INSTALLED)
-	$(PY) -m pip install --quiet --constraint requirements/constraints.txt --requirement requirements/peers.txt
-	touch $@
+	@echo 'Installing into $(VENV), once: the systems that benchmarks compare with.'
+	@$(PIP) --requirement requirements/peers.txt
+	@touch $@
 
 $(DOCS): requirements/docs.txt $(INSTALLED)
-	$(PY) -m pip install --quiet --constraint requirements/constraints.txt --requirement requirements/docs.txt
-	touch $@
+	@echo 'Installing into $(VENV), once: what builds the documentation. 100 MB on disk.'
+	@$(PIP) --requirement requirements/docs.txt
+	@touch $@
 
 test-deps:  ## install what tests use beside Python: etcd, Chromium, sshd, PostgreSQL, iproute2, iptables (root)
 	.ci/deps
@@ -128,7 +147,7 @@ test-server-chaos: setup  ## ten minutes of kills of workers, agents and the ser
 
 ##@ See
 
-demo: setup  ## train while workers come, go and are killed; compare the bits; draw it (3 minutes)
+demo: $(DEMO)  ## train while workers come, go and are killed; compare the bits; draw it (2 minutes)
 	$(PY) examples/demo.py $(ARGS)
 
 experiments: setup  ## batch size and learning rate: the figures of docs/explanation/experiments.md
