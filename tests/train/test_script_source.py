@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import stretto
 from stretto.train.script_checks import loop_inputs, source_analysis, variables
 
 LOOP = """
@@ -205,3 +206,10 @@ def test_an_object_that_only_keeps_what_slices_give_it_is_not_trained_with():
     kept = {"slice": "meter.add(loss.item(), len(x))", "end": "print(meter.average)"}
     assert "meter" not in taken(source(top="meter = Meter()", **kept))
     assert "beta" in taken(source(top="beta = Annealer()", loss="f(model(x), y) * beta()", **kept)), "a control"
+
+
+def test_no_file_of_the_package_counts_as_the_script() -> None:
+    """The agent's and the command's frames are below every script's: their variables decide nothing."""
+    assert stretto.__file__ is not None
+    for module in ("cli/main.py", "agent/workers/zygote.py", "train/job.py", "batching/lr_rules.py"):
+        assert os.path.join(os.path.dirname(stretto.__file__), module).startswith(variables.LIBRARIES), module

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+import stretto
 from stretto.train.data.dataset_changes import Changes, plain_attributes, within
 from stretto.train.script_checks import class_attributes, loop_inputs, source_analysis
 from stretto.train.script_checks.object_hashes import GENERATOR, MODULE, describe, is_array, is_generator, storages
@@ -26,7 +27,7 @@ LIBRARIES = tuple(
     {
         os.path.join(folder, "")
         for folder in (
-            os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+            os.path.dirname(os.path.abspath(stretto.__file__)),
             sysconfig.get_path("stdlib"),
             *site.getsitepackages(),
             site.getusersitepackages(),
