@@ -25,14 +25,14 @@ if "STRETTO_TEST_CLOCK" in os.environ:
     offset, real = Path(os.environ["STRETTO_TEST_CLOCK"]), time.time
     time.time = lambda: real() + float(offset.read_text() or 0)
 from stretto.server.serve import serve
-from stretto.server.settings import Settings
+from stretto.server.settings import ServerSettings
 given = json.loads(sys.argv[1])
 for key in ("home",):
     given[key] = Path(given[key])
 for key in ("launcher", "allowed_hosts"):
     if key in given:
         given[key] = tuple(given[key])
-serve(Settings(**given), say=lambda url, token: print(json.dumps([url, token]), flush=True))
+serve(ServerSettings(**given), say=lambda url, token: print(json.dumps([url, token]), flush=True))
 """
 
 
