@@ -149,7 +149,7 @@ def test_what_a_loop_over_slices_carries_is_found(body, names):
 
 def test_a_script_beside_the_package_is_a_script() -> None:
     """Its folder's name may begin with the package's: what looks like the library is not looked at."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(variables.__file__)))
+    package = os.path.dirname(os.path.abspath(str(stretto.__file__)))
     frames: dict[str, Any] = {}
     for path in (f"{package}-experiments/train.py", f"{package}/train/here.py"):
         exec(
