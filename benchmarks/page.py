@@ -45,7 +45,7 @@ REASONS = {
     "policies": """\
 What is missed, and why. With declared lengths the average at load 1.0 stays above its bar: pauses alone, with doubling up
 from one worker, are 10% of it, and the makespan's bar forbids that the longest jobs pay for the others' average
-(docs/explanation/policies.md has the account). The makespan is up to 0.4% above its bar at load 2.0, and with families' history by
+([Policies](policies.md) has the account). The makespan is up to 0.4% above its bar at load 2.0, and with families' history by
 0.1% at load 1.5: one of the longest jobs after the other is better for the average, and takes 5% more slot-hours than all at
 once. To count the last end as two jobs, on workloads drawn anew at these loads, took 1.2% off it with declared lengths and
 cost 2.1% of the average; with none declared it took off 0.1%.

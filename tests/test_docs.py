@@ -81,12 +81,8 @@ def test_the_readme_begins_with_one_sentence_and_two_commands() -> None:
 
 def _phrases() -> list[str]:
     """What the table quotes, of the messages that scripts raise: the code in the first cell of each row."""
-    part = (
-        (ROOT / "docs" / "guides" / "porting.md")
-        .read_text()
-        .split("## Refusals and cures")[1]
-        .split("### Before a worker is admitted")[0]
-    )
+    page = (ROOT / "docs" / "guides" / "porting.md").read_text()
+    part = page.split("## Refusals and cures")[1].split("### Before a worker is admitted")[0]
     cells = [line.split(" | ")[0] for line in part.splitlines() if line.startswith("| `")]
     return [phrase for cell in cells for phrase in re.findall(r"`([^`]+)`", cell)]
 

@@ -16,17 +16,7 @@ pytest.importorskip("mkdocs", reason="mkdocs is not installed: `make docs` insta
 
 
 def _build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "mkdocs",
-        "build",
-        "--strict",
-        "--config-file",
-        str(root / "mkdocs.yml"),
-        "--site-dir",
-        str(site),
-    ]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=240, cwd=root, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     )
