@@ -74,7 +74,8 @@ test-deps:  ## install what tests use beside Python: etcd, Chromium, sshd, Postg
 web: setup  ## build the dashboard into the package
 	$(PY) web/build.py
 
-docs: $(DOCS)  ## build the documentation into site/; a broken link, anchor or name fails it
+docs: $(DOCS)  ## write the generated reference pages and build the site; a broken link, anchor or name fails it
+	$(PY) docs/generate.py
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 	@echo "open site/index.html"
 

@@ -132,7 +132,7 @@ BEGINNINGS = {
     "restart-mode.md": "training = False\n",
 }
 """What the blocks of a page take as given."""
-OTHERS = {"evaluation.md"}
+OTHERS = {page.relative_to(ROOT) for page in [ROOT / "docs/guides/evaluation.md", *(ROOT / "docs/tutorials").glob("*.md")]}
 """Pages with tests of their own."""
 DIFF = re.compile(r"```diff\n(.*?)```", re.DOTALL)
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -146,7 +146,7 @@ def _scripts() -> Iterator[tuple[str, str]]:
                 assert all(line[:1] in (sign, other, " ", "") for line in diff.splitlines()), diff
                 yield f"{name} {number} {when}", "\n".join(lines)
     for page in sorted((ROOT / "docs").rglob("*.md")):
-        for number, block in enumerate(PYTHON.findall(page.read_text()) if page.name not in OTHERS else ()):
+        for number, block in enumerate(PYTHON.findall(page.read_text()) if page.relative_to(ROOT) not in OTHERS else ()):
             yield f"docs/{page.name} {number}", BEGINNINGS.get(page.name, "") + block
 
 

@@ -10,7 +10,10 @@ from tutorial_runner import Command, SavedFile, Shell, actions, follow, matches
 
 TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
 QUICK = {"policies.md"}
-PAGES = [pytest.param(page, id=page.stem, marks=() if page.name in QUICK else pytest.mark.slow) for page in sorted(TUTORIALS.glob("*.md"))]
+PAGES = [
+    pytest.param(page, id=page.stem, marks=() if page.name in QUICK else pytest.mark.slow)
+    for page in sorted(TUTORIALS.glob("*.md"))
+]
 
 
 @pytest.fixture

@@ -23,6 +23,8 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 GUARD_S = 240.0
 """Only against hanging for ever: the machine may be busy."""
+PATIENCE_S = 120.0
+"""How long a command is typed again until it prints what the page shows."""
 MARK = "--- the command has ended with"
 BLOCK = re.compile(r"(?:Save this as `(?P<file>[^`]+)`:\n\n)?```(?P<kind>\w*)\n(?P<text>.*?)```", re.DOTALL)
 
@@ -118,7 +120,7 @@ def follow(page: str, shell: Shell) -> int:
         if isinstance(action, SavedFile):
             (shell.folder / action.name).write_text(action.text)
             continue
-        deadline = time.monotonic() + 60.0
+        deadline = time.monotonic() + PATIENCE_S
         code, output = shell.run(action.text)
         while (code != 0 or not matches(output, action.prints)) and time.monotonic() < deadline:
             time.sleep(0.5)
