@@ -63,7 +63,9 @@ def _parameters(usage: str, command: Any) -> Iterator[str]:
         record = parameter.get_help_record(context)
         if record is None or parameter.name == "help":
             continue
-        (arguments if parameter.param_type_name == "argument" else options).append((f"`{record[0]}`", record[1]))
+        (arguments if parameter.param_type_name == "argument" else options).append(
+            (f"`{record[0]}`", record[1].replace("[", "\\["))
+        )
     if arguments:
         yield _table(("argument", ""), arguments)
     if options:

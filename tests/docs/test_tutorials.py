@@ -31,7 +31,12 @@ def test_a_tutorial_runs_as_it_stands(page: Path, shell: Shell) -> None:
 
 
 def test_a_page_is_read_in_order() -> None:
-    page = "Save this as `a.txt`:\n\n```text\nhello\n```\n\nThen:\n\n```console\n$ cat a.txt\nhello\n$ true\n```\n\n```python\nno file\n```\n"
+    blocks = (
+        "Save this as `a.txt`:\n\n```text\nhello\n```",
+        "```console\n$ cat a.txt\nhello\n$ true\n```",
+        "```python\nno file\n```",
+    )
+    page = "\n\nThen:\n\n".join(blocks)
     assert list(actions(page)) == [SavedFile("a.txt", "hello\n"), Command("cat a.txt", "hello\n"), Command("true", "")]
 
 
