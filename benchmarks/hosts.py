@@ -148,7 +148,7 @@ class Bench:
         """The longest time that any host has recorded for a switch itself."""
         longest: dict[tuple[str, int], float] = {}
         for run in every(folder / "runs"):
-            joined = {one.number: {m["worker"] for m in one.members} for one in run.records() if isinstance(one, RosterLine)}
+            joined = {one.number: {member.worker for member in one.members} for one in run.records() if isinstance(one, RosterLine)}
             for one in run.records():
                 if isinstance(one, Switch) and one.cause in ("join", "leave") and not _only_newcomers(run, one, joined):
                     key = (one.cause, one.number)

@@ -14,6 +14,7 @@ from launching import environment
 from stretto.agent.records import journal_writer as journals
 from stretto.agent.records.journal_writer import Journal
 from stretto.core.journal import Commit, JournalEvent, Parser, Resume, Switch, lives, parse
+from stretto.core.schema import Unknown
 
 
 def silent(text: str) -> None:
@@ -30,7 +31,8 @@ def test_what_is_written_is_read_back_as_types(tmp_path: Path) -> None:
     journal.write("commit", **commit(4, metrics={"loss": 0.5}))
     journal.write("novelty", something=1)
     assert journal.close() is None
-    event, line = parse((tmp_path / "j").read_bytes())
+    event, line, novelty = parse((tmp_path / "j").read_bytes())
+    assert isinstance(novelty, Unknown)
     assert isinstance(event, JournalEvent)
     assert (event.what, event.worker) == ("started", "w0")
     assert isinstance(line, Commit)

@@ -79,7 +79,7 @@ def bounds_ms(marks: list[Mark], step: int) -> tuple[float, float] | None:
 def check(run: Launched, folder: Path) -> list[Switch]:
     """Every pause in the journal is what the workers that stayed have seen."""
     records = run.records()
-    members = {one.number: [member["worker"] for member in one.members] for one in records if isinstance(one, RosterLine)}
+    members = {one.number: [member.worker for member in one.members] for one in records if isinstance(one, RosterLine)}
     found = [one for one in records if isinstance(one, Switch) and one.cause != "start" and one.pause_ms is not None]
     for one in found:
         seen = [bounds_ms(read(folder / worker), one.step) for worker in members[one.number] if worker not in one.joined]

@@ -32,19 +32,19 @@ from tests.stores.places import certificates
 
 
 def commit(step: int, *, first: int | None = None) -> Commit:
-    return Commit(float(step), step, 0, 0, step * 4 if first is None else first, 4, 4, 1, 1)
+    return Commit(step, 0, 0, step * 4 if first is None else first, 4, 4, 1, 1, t=float(step))
 
 
-LOADER = LoaderLine(0.0, 0, 16, 4, 4)
-DONE = EpochEnd(9.0, 0, 0)
+LOADER = LoaderLine(0, 16, 4, 4, t=0.0)
+DONE = EpochEnd(epoch=0, loader=0, t=9.0)
 
 
 # ---- journals
 
 
 def test_journals_of_hosts_that_came_and_went_are_whole_together_and_not_alone() -> None:
-    first: list[Record] = [Start(0.0, "train.py"), LOADER, commit(0), commit(1), commit(2)]
-    second: list[Record] = [Start(1.0, "train.py"), LOADER, commit(2), commit(3), DONE, End(9.0, "finished", "d", 2)]
+    first: list[Record] = [Start("train.py", t=0.0), LOADER, commit(0), commit(1), commit(2)]
+    second: list[Record] = [Start("train.py", t=1.0), LOADER, commit(2), commit(3), DONE, End("finished", "d", 2, t=9.0)]
     records, wrong = merge({"h1": first, "h2": second})
     assert not wrong
     assert audit(records).holds
@@ -58,8 +58,8 @@ def test_a_step_that_two_hosts_tell_differently_is_found() -> None:
 
 
 def test_a_later_life_replaces_what_a_lost_host_had_done_after_the_checkpoint() -> None:
-    lost: list[Record] = [Start(0.0, "t"), LOADER, commit(0), commit(1), commit(2)]
-    other: list[Record] = [Start(0.0, "t"), LOADER, commit(0), Resume(5.0, 0, 2), commit(1), commit(2), commit(3), DONE]
+    lost: list[Record] = [Start("t", t=0.0), LOADER, commit(0), commit(1), commit(2)]
+    other: list[Record] = [Start("t", t=0.0), LOADER, commit(0), Resume(0, 2, t=5.0), commit(1), commit(2), commit(3), DONE]
     records, wrong = merge({"h1": lost, "h2": other})
     assert not wrong
     assert audit(records).holds
@@ -67,7 +67,7 @@ def test_a_later_life_replaces_what_a_lost_host_had_done_after_the_checkpoint() 
 
 
 def test_a_journal_that_lost_its_last_lines_is_found() -> None:
-    _, wrong = merge({"h1": [LOADER, commit(0), End(1.0, "finished", "d", 3)], "h2": [commit(0), commit(1), commit(2)]})
+    _, wrong = merge({"h1": [LOADER, commit(0), End("finished", "d", 3, t=1.0)], "h2": [commit(0), commit(1), commit(2)]})
     assert "its end says 3" in wrong[0]
 
 

@@ -84,7 +84,7 @@ def test_a_fit_that_fails_leaves_the_model_that_there_was(monkeypatch: pytest.Mo
 
 
 def commit(step: int, batch: int, parts: int = 1) -> Commit:
-    return Commit(t=0.0, step=step, epoch=0, loader="0", first=0, count=batch, batch=batch, roster=1, workers=1, parts=parts)
+    return Commit(t=0.0, step=step, epoch=0, loader=0, first=0, count=batch, batch=batch, roster=1, workers=1, parts=parts)
 
 
 def test_a_plan_is_read_from_the_commits_and_looked_up_by_step():

@@ -114,7 +114,7 @@ def test_a_slow_worker_of_another_host_than_the_chiefs_gets_fewer_slices(near: C
     balanced = one.until(
         lambda: [line for line in one.records() if isinstance(line, RosterLine) and line.cause == "balance"], why="slices that move"
     )
-    shares = {member["worker"]: member["slices"][1] - member["slices"][0] for member in balanced[0].members}
+    shares = {member.worker: member.slices[1] - member.slices[0] for member in balanced[0].members}
     assert shares["h2.w0"] < min(shares["h1.w0"], shares["h1.w1"])
     assert one.finish() == one.cluster.reference(one)
 

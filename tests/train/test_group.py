@@ -36,7 +36,7 @@ def tree(node: Span, length: int) -> torch.Tensor:
 def member(rank: int, pipe: Connection, act: Callable[..., object], args: tuple[object, ...]) -> None:
     rendezvous = Rendezvous("127.0.0.1")
     pipe.send(rendezvous.address)
-    roster = Roster.read(pipe.recv())
+    roster = Roster.from_dict(pipe.recv())
     group = ProcessGroup(roster, f"w{rank}", rendezvous)
     pipe.send(act(group, *args))
     pipe.recv()
@@ -59,7 +59,7 @@ class Members:
         shares = shares or deal(slices, count)
         members = tuple(Member(f"w{k}", "a", pipe.recv(), shares[k]) for k, pipe in enumerate(self.pipes))
         for pipe in self.pipes:
-            pipe.send(Roster(1, members).document())
+            pipe.send(Roster(1, members).to_dict())
 
     def answers(self) -> list[object]:
         found = []

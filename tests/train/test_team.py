@@ -42,7 +42,7 @@ def newcomer(pipe: Connection) -> None:
     """Builds its side of the plan's group, and breaks off."""
     rendezvous = Rendezvous("127.0.0.1")
     pipe.send(rendezvous.address)
-    ProcessGroup(Roster.read(pipe.recv()), "w1", rendezvous)
+    ProcessGroup(Roster.from_dict(pipe.recv()), "w1", rendezvous)
     os._exit(1)
 
 
@@ -67,8 +67,8 @@ def member() -> Iterator[tuple[Membership, Said, Roster]]:
     team.introduce = introduce
     members = (Member("w0", "a", team.address, Span(0, 4)), Member("w1", "a", ours.recv(), Span(4, 8)))
     plan = Roster(2, members, base=1, joined=("w1",))
-    ours.send(plan.document())
-    team.hear({"kind": "roster", "roster": plan.document()})
+    ours.send(plan.to_dict())
+    team.hear({"kind": "roster", "roster": plan.to_dict()})
     assert broke_off.get(timeout=GUARD_S)
     yield team, said, plan
     process.kill()
@@ -85,7 +85,7 @@ def wait(true: Callable[[], bool]) -> None:
 def test_a_plan_without_the_newcomer_costs_the_member_nothing(member: tuple[Membership, Said, Roster]) -> None:
     team, said, plan = member
     shrunk = Roster(3, (plan.members[0],), base=1)
-    team.hear({"kind": "roster", "roster": shrunk.document()})
+    team.hear({"kind": "roster", "roster": shrunk.to_dict()})
     assert said.until("prepared")["number"] == 3
     assert team.seat.roster is not None and team.seat.roster.number == 1
     assert team.seat.halted == 0, "the roster in effect was broken for a newcomer that the leader had already given up"

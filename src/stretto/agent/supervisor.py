@@ -223,7 +223,7 @@ class Supervisor:
 
     def publish(self, roster: Roster) -> None:
         self.recorder.roster(roster, agent=self.options.agent)
-        message = {"kind": "roster", "roster": roster.document()}
+        message = {"kind": "roster", "roster": roster.to_dict()}
         for name in (*roster.workers, *roster.left):
             self._send(name, message)
         needed = {*roster.workers, *roster.left}

@@ -50,7 +50,7 @@ def plan_of(records: Iterable[Record]) -> list[list[int]]:
     for one in lives(records):
         if not isinstance(one, Commit):
             continue
-        line = BatchLine(one.step, int(one.loader), one.batch, one.parts)
+        line = BatchLine(one.step, one.loader, one.batch, one.parts)
         before = held.get(line.loader)
         if before is None or (before.batch, before.parts) != (line.batch, line.parts):
             held[line.loader] = line

@@ -7,6 +7,7 @@ StrettoError
 ├── Refused             the job will not take this worker, checkpoint or message: the difference is spelled out
 │   └── Stale           it carries the number of an older roster or term
 ├── Broken              the roster cannot go on: a peer died or hung; handled inside the library
+├── SchemaError         a message or a journal line does not fit its kind: kind, key and value are named
 ├── PolicyError         a scheduling policy raised, took too long or gave an impossible answer
 └── JobFailed           the job has ended without finishing; the text has the first cause
 """
@@ -38,6 +39,10 @@ class Stale(Refused):
 
 class Broken(StrettoError):
     """The roster cannot go on. Raised by exchanges, handled at the edge of a step."""
+
+
+class SchemaError(StrettoError):
+    """A message or a journal line that does not fit its kind."""
 
 
 class PolicyError(StrettoError):

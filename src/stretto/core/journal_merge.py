@@ -31,7 +31,7 @@ def _cut_short(host: str, records: Sequence[Record]) -> Iterator[str]:
     """An agent says at its end how many steps it has told of, those before its last life included."""
     ends = [one for one in records if isinstance(one, End)]
     resumes = [one for one in records if isinstance(one, Resume)]
-    before = resumes[-1].step + 1 if resumes else 0
+    before = resumes[-1].finished if resumes else 0
     told = {one.step for one in records if isinstance(one, Commit) and one.step >= before}
     if ends and ends[-1].state == "finished" and before + len(told) < ends[-1].steps:
         yield (

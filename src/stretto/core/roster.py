@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from stretto.core.schema import JsonObject
 from stretto.core.slices import Span
 
 
@@ -18,7 +19,7 @@ class Member:
     """Where its rendezvous store listens; the first member's is the roster's."""
     share: Span
 
-    def document(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return {
             "worker": self.worker,
             "agent": self.agent,
@@ -27,7 +28,7 @@ class Member:
         }
 
     @staticmethod
-    def read(document: dict[str, Any]) -> Member:
+    def from_dict(document: dict[str, Any]) -> Member:
         low, high = document["slices"]
         host, port = document["address"]
         return Member(document["worker"], document["agent"], (str(host), int(port)), Span(int(low), int(high)))
@@ -60,10 +61,10 @@ class Roster:
     def workers(self) -> tuple[str, ...]:
         return tuple(member.worker for member in self.members)
 
-    def document(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return {
             "number": self.number,
-            "members": [member.document() for member in self.members],
+            "members": [member.to_dict() for member in self.members],
             "base": self.base,
             "rescue": self.rescue,
             "tick": self.tick,
@@ -74,10 +75,10 @@ class Roster:
         }
 
     @staticmethod
-    def read(document: dict[str, Any]) -> Roster:
+    def from_dict(document: dict[str, Any]) -> Roster:
         return Roster(
             number=int(document["number"]),
-            members=tuple(Member.read(member) for member in document["members"]),
+            members=tuple(Member.from_dict(member) for member in document["members"]),
             base=int(document["base"]),
             rescue=bool(document["rescue"]),
             tick=document["tick"],

@@ -9,7 +9,7 @@
 | `workers/ID` | `WorkerStatus.document()` | the agent | agent's |
 | `leader` | `{agent, term, lease}` | the leader | agent's |
 | `term` | `{term}`: of the last leader | the leader | |
-| `roster` | `Roster.document()`: the last one published | leader | |
+| `roster` | `Roster.to_dict()`: the last one published | leader | |
 | `broken` | `{number, reason}`: everything up to this number is broken | leader | |
 | `dismissed/ID` | `{worker, reason}`: this worker has to go | leader | |
 | `targets/AGENT` | `{workers}`: how many workers this agent shall keep running | leader | |
@@ -99,7 +99,7 @@ def revision(entries: Entries, key: str) -> int:
 
 @lru_cache(maxsize=64)
 def _read_roster(document: str) -> Roster:
-    return Roster.read(json.loads(document))
+    return Roster.from_dict(json.loads(document))
 
 
 @lru_cache(maxsize=4096)
@@ -166,7 +166,7 @@ def write(action: Action, entries: Entries, *, office: Guard) -> Write | None:
     follows = _follows(entries, office)
     match action:
         case Publish(published):
-            return Write((Put(ROSTER, text(published.document())), *_forget(entries, published)), follows)
+            return Write((Put(ROSTER, text(published.to_dict())), *_forget(entries, published)), follows)
         case Break(number, reason):
             return Write((Put(BROKEN, text({"number": number, "reason": reason})),), follows)
         case Dismiss(worker, reason):

@@ -79,7 +79,7 @@ class Membership:
     def hear(self, message: dict[str, Any]) -> None:
         kind = message.get("kind")
         if kind == "roster":
-            self._hear_roster(Roster.read(message.get("roster", message)))
+            self._hear_roster(Roster.from_dict(message.get("roster", message)))
         elif kind == "halt":
             with self._changed:
                 self._halt(int(message["number"]))

@@ -156,7 +156,7 @@ class Recorder:
 
     def roster(self, roster: Roster, *, agent: str | None = None) -> None:
         """`agent` has this recorder: it hears of its own workers' switches only."""
-        document = roster.document()
+        document = roster.to_dict()
         members = [{key: member[key] for key in ("worker", "agent", "slices")} for member in document["members"]]
         self.write("roster", number=roster.number, base=roster.base, rescue=roster.rescue, members=members, cause=roster.cause)
         here = tuple(one.worker for one in roster.members if agent is None or one.agent == agent)
