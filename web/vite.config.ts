@@ -1,5 +1,6 @@
 import { readFileSync } from "node:fs";
-import { defineConfig, type Plugin } from "vite";
+import type { Plugin } from "vite";
+import { defineConfig } from "vitest/config";
 
 const bundled = ["preact", "@preact/signals", "@preact/signals-core", "uplot"];
 
@@ -33,6 +34,7 @@ export default defineConfig({
     modulePreload: { polyfill: false },
     reportCompressedSize: false,
   },
+  test: { include: ["tests/**/*.test.ts"], env: { TZ: "UTC" } },
   // `npm run dev` beside a running `stretto serve --allowed-host localhost:5173`.
   server: { proxy: { "/v1": "http://127.0.0.1:8787" } },
 });

@@ -1,107 +1,132 @@
-/** The frame around the views: the head, where to go, how the connection is, what is alarming. */
+/** The frame around the views: header, connection, notices, routing. */
 
+import { batch } from "@preact/signals";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { keepToken, token } from "./api/client";
-import { moment, plural } from "./lib/format";
-import { route, type Route } from "./lib/route";
-import { clock, connection, enter, leave, me, overview, stream } from "./state/live";
+import { errorMessage } from "./api/api-error";
+import { setToken, token } from "./api/token";
+import { EmptyState } from "./components/feedback";
+import { formatTime, pluralize } from "./lib/format";
+import { route } from "./state/navigation";
+import { clearState, clock, connection, currentToken, overview, signIn, stream } from "./state/server-state";
 import { ClusterView } from "./views/cluster";
 import { JobView } from "./views/job";
 import { JobsView } from "./views/jobs";
-import { Login } from "./views/login";
 import { PoliciesView } from "./views/policies";
+import { SignInView } from "./views/sign-in";
 import { SubmitView } from "./views/submit";
-import { Empty } from "./parts/small";
+
+const SIGN_IN_RETRY_MS = 2000;
+const RECONNECTED_MS = 4000;
 
 export function App() {
-  const [said, setSaid] = useState<string | null>(null);
+  const [message, setMessage] = useState<string | null>(null);
   const secret = token.value;
-  const known = me.value !== null;
   useEffect(() => {
-    if (secret === null) {
-      if (me.peek() !== null) setSaid("The token is no longer valid: it has expired or was revoked. Enter another one.");
-      leave();
-    } else if (me.peek() === null) begin(setSaid);
+    if (secret !== null) {
+      if (currentToken.peek() === null) signInWithRetries(setMessage);
+      return;
+    }
+    if (currentToken.peek() !== null) setMessage("The token is no longer valid: it expired or was revoked. Enter another one.");
+    clearState();
   }, [secret]);
-  if (secret === null) return <Login said={said} key={said} />;
+  if (secret === null) return <SignInView message={message} key={message} />;
   return (
     <>
-      <a class="skip" href="#main" onClick={skip}>
-        Skip to the content
-      </a>
-      <Head />
+      <button type="button" class="skip-link" onClick={() => document.getElementById("main")!.focus()}>
+        Skip to content
+      </button>
+      <Header onSignOut={() => signOut(setMessage)} />
       <Notices />
       <main id="main" tabIndex={-1}>
-        {known || said === null ? <View /> : <Empty title="The server cannot be reached">{said}</Empty>}
+        {currentToken.value !== null || message === null ? (
+          <CurrentView />
+        ) : (
+          <EmptyState title="The server cannot be reached">{message}</EmptyState>
+        )}
       </main>
     </>
   );
 }
 
-/** The first contact. A refused token leads to the question for another one, a missing server to the stream's retries. */
-function begin(say: (text: string | null) => void): void {
-  enter().then(
-    () => say(null),
-    (error: Error) => {
-      if (token.value === null) say(error.message);
-      else {
-        void stream.run();
-        setTimeout(() => token.value !== null && me.value === null && begin(say), 2_000);
+function signOut(setMessage: (text: string | null) => void): void {
+  setMessage(null);
+  batch(() => {
+    currentToken.value = null; // Before the token: a token that goes while the user is signed in was revoked.
+    setToken(null);
+  });
+}
+
+/** Tries until the server answers. If it refuses the token, the page asks for another one. */
+function signInWithRetries(setMessage: (text: string | null) => void): void {
+  signIn().then(
+    () => setMessage(null),
+    (error: unknown) => {
+      if (token.value === null) {
+        setMessage(errorMessage(error));
+        return;
       }
+      void stream.run();
+      setTimeout(() => {
+        if (token.value !== null && currentToken.value === null) signInWithRetries(setMessage);
+      }, SIGN_IN_RETRY_MS);
     },
   );
 }
 
-function skip(event: Event): void {
-  event.preventDefault();
-  document.getElementById("main")!.focus();
-}
-
-const PLACES = [
-  ["cluster", "#/", "Cluster"],
-  ["jobs", "#/jobs", "Jobs"],
-  ["policies", "#/policies", "Policies"],
+const NAVIGATION = [
+  { view: "cluster", href: "#/", label: "Cluster" },
+  { view: "jobs", href: "#/jobs", label: "Jobs" },
+  { view: "policies", href: "#/policies", label: "Policies" },
 ] as const;
 
-function Head() {
-  const view = route.value.view;
-  const head = overview.value;
+function Header({ onSignOut }: { onSignOut: () => void }) {
+  const current = route.value.view === "job" ? "jobs" : route.value.view;
+  const user = currentToken.value;
   return (
-    <header class="head">
-      <a class="brand" href="#/" aria-label="stretto, to the cluster">
+    <header class="page-header">
+      <a class="brand" href="#/" aria-label="stretto: cluster">
         <img src="/icon.svg" alt="" width={24} height={24} /> <span>stretto</span>
       </a>
       <nav aria-label="views">
-        {PLACES.map(([name, to, label]) => (
-          <a key={name} href={to} aria-current={view === name || (name === "jobs" && view === "job") ? "page" : undefined}>
+        {NAVIGATION.map(({ view, href, label }) => (
+          <a key={view} href={href} aria-current={current === view ? "page" : undefined}>
             {label}
           </a>
         ))}
       </nav>
-      <span class="grow" />
-      {head && (
-        <span class="used" title={`policy ${head.policy}, cluster ${head.cluster}, stretto ${head.version}`}>
-          {head.used} of {plural(head.slots, "slot")}
-        </span>
-      )}
-      <Link />
-      <a class="button primary" href="#/submit" aria-current={view === "submit" ? "page" : undefined}>
-        Submit<span class="wide">&nbsp;a job</span>
+      <span class="spacer" />
+      <SlotUse />
+      <ConnectionStatus />
+      <a class="button primary" href="#/submit" aria-current={current === "submit" ? "page" : undefined}>
+        Submit<span class="wide-only">&nbsp;a job</span>
       </a>
-      <button type="button" class="quiet" onClick={() => keepToken(null)} title={me.value ? `${me.value.name} (${me.value.scope})` : undefined}>
-        Leave
+      <button
+        type="button"
+        class="quiet"
+        onClick={onSignOut}
+        title={user ? `signed in as ${user.name} (${user.scope})` : undefined}
+      >
+        Sign out
       </button>
     </header>
   );
 }
 
-/** How the connection is, in a word. */
-function Link() {
-  const state = connection.value.state;
-  const words = { live: "live", connecting: "connecting", lost: "lost" }[state];
+function SlotUse() {
+  if (overview.value === null) return null;
+  const { used, slots, policy, cluster, version } = overview.value;
   return (
-    <span class={`link link-${state}`} role="status">
-      {words}
+    <span class="slot-use" title={`policy ${policy}, cluster ${cluster}, stretto ${version}`}>
+      {used} of {pluralize(slots, "slot")} in use
+    </span>
+  );
+}
+
+function ConnectionStatus() {
+  const { state } = connection.value;
+  return (
+    <span class={`connection connection-${state}`} role="status">
+      {state}
     </span>
   );
 }
@@ -110,7 +135,7 @@ function Notices() {
   const alarms = overview.value?.alarms ?? [];
   return (
     <div class="notices">
-      <Lost />
+      <ConnectionNotice />
       {alarms.map((alarm) => (
         <p class="notice is-alarm" role="alert" key={alarm.name}>
           <b>Alarm</b> {alarm.text}
@@ -121,63 +146,68 @@ function Notices() {
   );
 }
 
-const GLAD_MS = 4_000;
-
-function Lost() {
-  const now = connection.value;
-  const was = useRef(now.state);
-  const [back, setBack] = useState(false);
+/** While the connection is lost, says so with a button to retry; says for a moment that it is back. */
+function ConnectionNotice() {
+  const current = connection.value;
+  const previousState = useRef(current.state);
+  const [reconnected, setReconnected] = useState(false);
   useEffect(() => {
-    const regained = was.current === "lost" && now.state === "live";
-    was.current = now.state;
-    setBack(regained);
-    if (!regained) return;
-    const timer = setTimeout(() => setBack(false), GLAD_MS);
+    const isBack = previousState.current === "lost" && current.state === "live";
+    previousState.current = current.state;
+    setReconnected(isBack);
+    if (!isBack) return;
+    const timer = setTimeout(() => setReconnected(false), RECONNECTED_MS);
     return () => clearTimeout(timer);
-  }, [now.state]);
-  if (now.state === "lost") {
-    const wait = Math.max(0, Math.ceil((now.retryAt - Date.now()) / 1000));
-    void clock.value;
-    return (
-      <p class="notice is-lost" role="alert" data-testid="lost">
-        <b>Connection lost, retrying.</b> <span>{now.why}. Jobs go on training meanwhile; what you see is from {moment(now.since / 1000, now.since / 1000)}.</span>
-        <button type="button" onClick={() => stream.retryNow()}>
-          Retry now{wait > 0 ? ` (${wait} s)` : ""}
-        </button>
-      </p>
-    );
-  }
-  return back ? (
-    <p class="notice is-back" role="status" data-testid="back">
-      Connected again, everything is up to date.
+  }, [current.state]);
+  if (current.state !== "lost") return reconnected ? <Reconnected /> : null;
+  void clock.value; // Counts down every second.
+  const wait = Math.max(0, Math.ceil((current.retryAt - Date.now()) / 1000));
+  const since = formatTime(current.since / 1000, current.since / 1000);
+  return (
+    <p class="notice is-lost" role="alert" data-testid="lost">
+      <b>Connection lost, retrying.</b>{" "}
+      <span>
+        {current.reason}. Jobs keep training; this page shows the state at {since}.
+      </span>
+      <button type="button" onClick={() => stream.retryNow()}>
+        Retry now{wait > 0 ? ` (${wait} s)` : ""}
+      </button>
     </p>
-  ) : null;
+  );
 }
 
-function View() {
-  const where: Route = route.value;
+function Reconnected() {
+  return (
+    <p class="notice is-reconnected" role="status" data-testid="reconnected">
+      Connected again. Everything is up to date.
+    </p>
+  );
+}
+
+function CurrentView() {
+  const current = route.value;
   useEffect(() => {
     scrollTo(0, 0);
-    if (where.view !== "job") stream.watch(null);
-  }, [where]);
-  switch (where.view) {
+    if (current.view !== "job") stream.watch(null);
+  }, [current]);
+  switch (current.view) {
     case "cluster":
       return <ClusterView />;
     case "jobs":
       return <JobsView />;
     case "job":
-      return <JobView id={where.id} key={where.id} />;
+      return <JobView id={current.id} key={current.id} />;
     case "submit":
       return <SubmitView />;
     case "policies":
       return <PoliciesView />;
     case "unknown":
       return (
-        <Empty title="There is nothing at this address">
+        <EmptyState title="Page not found">
           <p>
-            <code>#{where.path}</code> is no view of this page. <a href="#/">To the cluster</a>
+            <code>#{current.path}</code> does not exist. <a href="#/">Go to the cluster</a>
           </p>
-        </Empty>
+        </EmptyState>
       );
   }
 }

@@ -1,12 +1,12 @@
 import { render } from "preact";
-import { keepToken } from "./api/client";
+import { setToken } from "./api/token";
 import { App } from "./app";
-import { tokenOfAddress } from "./lib/route";
+import { takeTokenFromUrl } from "./state/navigation";
 import "uplot/dist/uPlot.min.css";
 import "./styles/base.css";
-import "./styles/parts.css";
+import "./styles/components.css";
 import "./styles/views.css";
 
-const given = tokenOfAddress();
-if (given !== null) keepToken(given);
+const urlToken = takeTokenFromUrl();
+if (urlToken !== null) setToken(urlToken);
 render(<App />, document.getElementById("page")!);

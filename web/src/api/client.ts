@@ -1,116 +1,59 @@
-/** Requests with the bearer token. Every failure is a `Refusal` with a sentence that can be shown. */
+/** Requests to the server with the bearer token. Every failure is an `ApiError`. */
 
-import { signal } from "@preact/signals";
-import type { Problem } from "./types";
+import { buildUrl, type Query } from "../lib/url";
+import { ApiError, readApiError } from "./api-error";
+import { setToken, token } from "./token";
 
-const KEY = "stretto-token";
 const TIMEOUT_MS = 20_000;
 
-/** In this tab only: it is gone when the tab is closed, and no other site's page can read it. */
-export const token = signal<string | null>(sessionStorage.getItem(KEY));
+type Headers = Record<string, string>;
 
-export function keepToken(value: string | null): void {
-  if (value === null) sessionStorage.removeItem(KEY);
-  else sessionStorage.setItem(KEY, value);
-  token.value = value;
-}
-
-export interface Place {
-  at: string;
-  text: string;
-}
-
-export class Refusal extends Error {
-  constructor(
-    /** 0 if the server could not be reached at all. */
-    readonly status: number,
-    readonly title: string,
-    detail: string,
-    readonly places: Place[] = [],
-  ) {
-    super(detail);
-  }
-}
-
-export function sentence(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
-}
-
-export type Query = Record<string, string | number | boolean | null | undefined>;
-
-export interface Options {
-  query?: Query;
+interface RequestOptions {
+  query?: Query | undefined;
   body?: unknown;
-  headers?: Record<string, string>;
-  signal?: AbortSignal;
-  timeoutMs?: number;
+  headers?: Headers | undefined;
+  signal?: AbortSignal | undefined;
+  timeoutMs?: number | undefined;
 }
 
-export function address(path: string, query: Query = {}): string {
-  const search = new URLSearchParams();
-  for (const [key, value] of Object.entries(query)) {
-    if (value !== null && value !== undefined && value !== "") search.set(key, String(value));
-  }
-  const text = search.toString();
-  return text ? `${path}?${text}` : path;
+/** Sends one request with the token and without cookies. */
+export function fetchWithToken(url: string, init: Omit<RequestInit, "headers"> & { headers: Headers }): Promise<Response> {
+  const authorization: Headers = token.value === null ? {} : { Authorization: `Bearer ${token.value}` };
+  return fetch(url, { ...init, headers: { ...authorization, ...init.headers }, cache: "no-store", credentials: "omit" });
 }
 
-export function authorization(): Record<string, string> {
-  return token.value === null ? {} : { Authorization: `Bearer ${token.value}` };
+/** The error of a refused response. A token that is no longer valid is dropped, and the page asks for another one. */
+export function refusedResponse(response: Response): Promise<ApiError> {
+  if (response.status === 401) setToken(null);
+  return readApiError(response);
 }
 
-async function request<T>(method: string, path: string, options: Options = {}): Promise<T> {
-  const { timeoutMs = TIMEOUT_MS } = options;
-  const limit = AbortSignal.timeout(timeoutMs);
-  const init: RequestInit = {
-    method,
-    headers: { Accept: "application/json", ...authorization(), ...options.headers },
-    signal: options.signal ? AbortSignal.any([options.signal, limit]) : limit,
-    cache: "no-store",
-    credentials: "omit",
-  };
-  if (options.body !== undefined) {
-    init.body = JSON.stringify(options.body);
-    init.headers = { ...init.headers, "Content-Type": "application/json" };
-  }
-  let answer: Response;
+async function request<T>(method: string, path: string, options: RequestOptions = {}): Promise<T> {
+  const { body, timeoutMs = TIMEOUT_MS } = options;
+  const timeout = AbortSignal.timeout(timeoutMs);
+  const contentType: Headers = body === undefined ? {} : { "Content-Type": "application/json" };
+  let response: Response;
   try {
-    answer = await fetch(address(path, options.query), init);
+    response = await fetchWithToken(buildUrl(path, options.query), {
+      method,
+      headers: { Accept: "application/json", ...contentType, ...options.headers },
+      signal: options.signal ? AbortSignal.any([options.signal, timeout]) : timeout,
+      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+    });
   } catch (error) {
     if (options.signal?.aborted) throw error;
-    const why = limit.aborted ? `has not answered within ${timeoutMs / 1000} s` : "cannot be reached";
-    throw new Refusal(0, "no answer", `The server ${why}. Is 'stretto serve' still running?`);
+    const what = timeout.aborted ? `did not answer within ${timeoutMs / 1000} s` : "cannot be reached";
+    throw new ApiError(`The server ${what}. Is 'stretto serve' still running?`, { status: 0, cause: error });
   }
-  if (!answer.ok) throw await refusal(answer);
-  return (answer.status === 204 ? null : await answer.json()) as T;
-}
-
-/** What a refused answer says. A token that is no longer valid is forgotten: the page asks for another. */
-export async function refusal(answer: Response): Promise<Refusal> {
-  const text = await answer.text().catch(() => "");
-  let problem: Partial<Problem> = {};
-  try {
-    problem = JSON.parse(text) as Partial<Problem>;
-  } catch {
-    // Not from this server: a proxy's page, for instance. The status has to do.
-  }
-  if (answer.status === 401) keepToken(null);
-  const detail = typeof problem.detail === "string" ? problem.detail : `The server answered ${answer.status} ${answer.statusText}`;
-  const places = Array.isArray(problem.errors) ? problem.errors.map((one) => ({ at: String(one.at ?? ""), text: String(one.text ?? "") })) : [];
-  return new Refusal(answer.status, problem.title ?? answer.statusText, detail, places);
+  if (!response.ok) throw await refusedResponse(response);
+  return (response.status === 204 ? null : await response.json()) as T;
 }
 
 export const api = {
-  get: <T>(path: string, query?: Query, signal?: AbortSignal) =>
-    request<T>("GET", path, { ...(query ? { query } : {}), ...(signal ? { signal } : {}) }),
-  post: <T>(path: string, body?: unknown, headers?: Record<string, string>, timeoutMs?: number) =>
-    request<T>("POST", path, {
-      ...(body === undefined ? {} : { body }),
-      ...(headers ? { headers } : {}),
-      ...(timeoutMs ? { timeoutMs } : {}),
-    }),
+  get: <T>(path: string, query?: Query, signal?: AbortSignal) => request<T>("GET", path, { query, signal }),
+  post: <T>(path: string, body?: unknown, headers?: Headers, timeoutMs?: number) =>
+    request<T>("POST", path, { body, headers, timeoutMs }),
   put: <T>(path: string, body: unknown) => request<T>("PUT", path, { body }),
-  patch: <T>(path: string, body: unknown, headers?: Record<string, string>) =>
-    request<T>("PATCH", path, { body, ...(headers ? { headers } : {}) }),
+  patch: <T>(path: string, body: unknown, headers?: Headers) => request<T>("PATCH", path, { body, headers }),
   delete: (path: string) => request<null>("DELETE", path),
 };

@@ -1,6 +1,4 @@
-/** Where the page is: the part of the address after #, so that the server serves one page and links can be kept. */
-
-import { computed, signal } from "@preact/signals";
+/** Routes in the fragment of the URL: the server serves one page, and links to views can be bookmarked. */
 
 export type Route =
   | { view: "cluster" }
@@ -10,33 +8,28 @@ export type Route =
   | { view: "policies" }
   | { view: "unknown"; path: string };
 
-const path = signal(location.hash.slice(1));
-addEventListener("hashchange", () => {
-  path.value = location.hash.slice(1);
-});
-
-export const route = computed<Route>(() => {
-  const parts = path.value.split("?")[0]!.split("/").filter(Boolean);
-  if (parts.length === 0) return { view: "cluster" };
-  if (parts.length === 1 && (parts[0] === "jobs" || parts[0] === "submit" || parts[0] === "policies")) return { view: parts[0] };
-  if (parts.length === 2 && parts[0] === "jobs") return { view: "job", id: decodeURIComponent(parts[1]!) };
-  return { view: "unknown", path: path.value };
-});
-
-export function go(to: string): void {
-  location.hash = to;
+/** The route that a URL fragment (without #) names. */
+export function parseRoute(path: string): Route {
+  const [first, second, ...rest] = path.split("?")[0]!.split("/").filter(Boolean);
+  if (first === undefined) return { view: "cluster" };
+  if (second === undefined && (first === "jobs" || first === "submit" || first === "policies")) return { view: first };
+  const id = second !== undefined && first === "jobs" && rest.length === 0 ? decode(second) : null;
+  return id === null ? { view: "unknown", path } : { view: "job", id };
 }
 
-export const jobLink = (id: string): string => `#/jobs/${encodeURIComponent(id)}`;
+export function jobHref(id: string): string {
+  return `#/jobs/${encodeURIComponent(id)}`;
+}
 
-/** `#token=…` is how `stretto serve` prints the address. It is taken out of the address at once. */
-export function tokenOfAddress(): string | null {
-  const found = /^#token=([^&]+)/.exec(location.hash);
-  if (found === null) return null;
-  history.replaceState(null, "", location.pathname);
-  path.value = "";
+/** The token in a URL fragment such as `#token=st_…`, which is how `stretto serve` prints the address; null if there is none. */
+export function parseToken(fragment: string): string | null {
+  const match = /^#token=([^&]+)/.exec(fragment);
+  return match === null ? null : decode(match[1]!);
+}
+
+function decode(text: string): string | null {
   try {
-    return decodeURIComponent(found[1]!);
+    return decodeURIComponent(text);
   } catch {
     return null;
   }

@@ -1,104 +1,110 @@
-/** The cluster: slots over time, who has what and why, who waits, what was decided. */
+/** The cluster: slots over time, the allocation and its reasons, the queue, nodes, decisions and events. */
 
+import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { api, sentence } from "../api/client";
-import type { Allocation, DecisionPage, History, JobPage, Node, Nodes, Overview } from "../api/types";
-import { ago, moment, plural } from "../lib/format";
-import { jobLink } from "../lib/route";
-import { ready } from "../lib/ready";
-import { Events } from "../parts/events";
-import { Dot, Empty, Loading, Trouble } from "../parts/small";
-import { Timeline } from "../parts/timeline";
-import { allocation, clock, events, learn, may, now, overview } from "../state/live";
-import { useLoad, useThrottled } from "../state/load";
+import { errorMessage } from "../api/api-error";
+import { api } from "../api/client";
+import type { Allocation, Decision, DecisionPage, History, JobPage, Node, Nodes, Overview } from "../api/types";
+import { EventList } from "../components/event-list";
+import { EmptyState, ErrorMessage, Loading } from "../components/feedback";
+import { JobDot } from "../components/job-cells";
+import { SlotTimeline } from "../components/slot-timeline";
+import { formatAge, formatTime, pluralize } from "../lib/format";
+import { markReady } from "../lib/ready-mark";
+import { jobHref } from "../lib/route";
+import { allocation, clock, events, hasScope, jobs, overview, serverNow } from "../state/server-state";
+import { type Loaded, useLoad, useThrottled } from "../state/use-load";
 
 const WINDOWS = [
   [300, "5 min"],
   [1800, "30 min"],
   [7200, "2 h"],
-  [43200, "12 h"],
-  [172800, "2 d"],
+  [43_200, "12 h"],
+  [172_800, "2 d"],
 ] as const;
-const REFRESH_MS = 1_000;
+/** The history is loaded for at least this long: shorter windows show a part of it. */
+const MIN_HISTORY_S = 1800;
+const REFRESH_MS = 1000;
+const MAX_QUEUE = 20;
+const MAX_LEGEND = 40;
+const MAX_EVENTS = 12;
+const MAX_DECISIONS = 6;
+const MAX_CHANGES = 6;
 
 export function ClusterView() {
-  const [chosen, setWindow] = useState<number | null>(null);
-  const [fitting, setFitting] = useState(1800);
-  const windowS = chosen ?? fitting;
-  const history = useLoad(`history ${Math.max(1800, windowS)}`, (signal) => api.get<History>("/v1/allocations/history", { since: now() - Math.max(1800, windowS) }, signal));
+  const [chosenWindowS, setChosenWindow] = useState<number | null>(null);
+  const [fittingWindowS, setFittingWindow] = useState(MIN_HISTORY_S);
+  const windowS = chosenWindowS ?? fittingWindowS;
+  const historyS = Math.max(MIN_HISTORY_S, windowS);
+  const history = useLoad(`history ${historyS}`, (signal) =>
+    api.get<History>("/v1/allocations/history", { since: serverNow() - historyS }, signal),
+  );
   const nodes = useLoad("nodes", (signal) => api.get<Nodes>("/v1/nodes", {}, signal));
-  const waiting = useLoad("waiting", (signal) => api.get<JobPage>("/v1/jobs", { state: "queued", limit: 20 }, signal));
+  const queue = useLoad("queue", (signal) => api.get<JobPage>("/v1/jobs", { state: "queued", limit: MAX_QUEUE }, signal));
   const decisions = useLoad("decisions", (signal) => api.get<DecisionPage>("/v1/decisions", { limit: 30 }, signal));
   const refresh = useThrottled(() => {
-    for (const one of [history, nodes, waiting, decisions]) one.again();
+    for (const resource of [history, nodes, queue, decisions]) resource.reload();
   }, REFRESH_MS);
-  const last = events.value.at(-1)?.id;
-  const shares = allocation.value;
-  useEffect(refresh, [last, shares]);
-  useEffect(() => learn(waiting.value?.items ?? []), [waiting.value]);
+  useEffect(refresh, [refresh, events.value.at(-1)?.id, allocation.value]);
+  useEffect(() => jobs.update(queue.value?.items ?? []), [queue.value]);
   useEffect(() => {
-    // Until somebody chooses: the shortest window that has everything of the last half hour.
-    const oldest = Math.min(now(), ...(history.value?.items ?? []).map((bar) => bar.start));
-    if (chosen === null && history.value) setFitting(now() - oldest < 290 ? 300 : 1800);
-  }, [history.value, chosen]);
-  useEffect(() => void (history.value && nodes.value && ready()), [history.value, nodes.value]);
-
-  const trouble = history.error ?? nodes.error;
+    if (history.value) setFittingWindow(fitWindow(history.value, serverNow()));
+  }, [history.value]);
+  useEffect(() => {
+    if (history.value && nodes.value) markReady();
+  }, [history.value, nodes.value]);
   return (
     <>
-      <h1 class="hidden">Cluster</h1>
-      {overview.value && <Facts head={overview.value} />}
-      <section class="card" aria-labelledby="slots-title">
-        <div class="row head">
-          <h2 id="slots-title">Slots over time</h2>
-          <span class="grow" />
-          <div class="segments" role="group" aria-label="how far back">
-            {WINDOWS.map(([seconds, label]) => (
-              <button type="button" key={label} aria-pressed={windowS === seconds} onClick={() => setWindow(seconds)}>
-                {label}
-              </button>
-            ))}
-          </div>
-        </div>
-        {trouble && !history.value ? (
-          <Trouble error={trouble} again={refresh} />
-        ) : history.value && nodes.value ? (
-          <Timeline history={history.value} nodes={nodes.value.items} windowS={windowS} />
-        ) : (
-          <Loading what="the slots" />
-        )}
-        {history.value?.items.length === 0 && <Idle />}
-        {history.value && <Legend history={history.value} />}
-      </section>
+      <h1 class="visually-hidden">Cluster</h1>
+      {overview.value && <Tiles overview={overview.value} />}
+      <TimelineCard history={history} nodes={nodes} windowS={windowS} setWindow={setChosenWindow} onRetry={refresh} />
       <div class="columns">
         <div>
-          <Shares shares={shares} />
-          <NodesCard nodes={nodes.value} again={refresh} />
-          <section class="card" aria-labelledby="events-title">
-            <h2 id="events-title">Happening now</h2>
-            {events.value.length > 0 ? <Events items={events.value} named most={12} /> : <p class="muted">Quiet since this page was opened.</p>}
-          </section>
+          <AllocationCard current={allocation.value} />
+          <NodesCard nodes={nodes.value} onChange={refresh} />
+          <Card id="events" title="Latest events">
+            {events.value.length > 0 ? (
+              <EventList events={events.value} limit={MAX_EVENTS} withJobs />
+            ) : (
+              <p class="muted">No events since this page was opened.</p>
+            )}
+          </Card>
         </div>
         <div>
-          <Waiting page={waiting.value} />
-          <Decisions page={decisions.value} />
+          <QueueCard page={queue.value} />
+          <DecisionsCard page={decisions.value} />
         </div>
       </div>
     </>
   );
 }
 
-function Facts({ head }: { head: Overview }) {
-  const count = (...states: (keyof Overview["jobs"])[]) => states.reduce((sum, state) => sum + (head.jobs[state] ?? 0), 0);
-  const ended = count("finished", "cancelled");
+/** The window that is shown until the user chooses one: five minutes if nothing is older. */
+function fitWindow(history: History, now: number): number {
+  const oldest = Math.min(now, ...history.items.map((bar) => bar.start));
+  return now - oldest < 290 ? 300 : MIN_HISTORY_S;
+}
+
+function Card({ id, title, children }: { id: string; title: string; children: ComponentChildren }) {
   return (
-    <ul class="tiles" aria-label="at a glance">
-      <Tile value={`${head.used}/${head.slots}`} label="slots in use" />
+    <section class="card" aria-labelledby={`${id}-title`}>
+      <h2 id={`${id}-title`}>{title}</h2>
+      {children}
+    </section>
+  );
+}
+
+function Tiles({ overview: { jobs: counts, used, slots } }: { overview: Overview }) {
+  const count = (...states: (keyof Overview["jobs"])[]) => states.reduce((sum, state) => sum + (counts[state] ?? 0), 0);
+  const failed = count("failed");
+  return (
+    <ul class="tiles" aria-label="overview">
+      <Tile value={`${used}/${slots}`} label="slots in use" />
       <Tile value={count("running", "starting")} label="running" tone="running" />
-      <Tile value={count("queued")} label="waiting" tone="queued" />
+      <Tile value={count("queued")} label="queued" tone="queued" />
       <Tile value={count("paused", "pausing")} label="paused" />
-      <Tile value={ended} label="ended" />
-      <Tile value={count("failed")} label="failed" tone={count("failed") > 0 ? "failed" : ""} />
+      <Tile value={count("finished", "cancelled")} label="finished or cancelled" />
+      <Tile value={failed} label="failed" tone={failed > 0 ? "failed" : ""} />
     </ul>
   );
 }
@@ -112,161 +118,201 @@ function Tile({ value, label, tone = "" }: { value: string | number; label: stri
   );
 }
 
-function Idle() {
+interface TimelineCardProps {
+  history: Loaded<History>;
+  nodes: Loaded<Nodes>;
+  windowS: number;
+  setWindow: (seconds: number) => void;
+  onRetry: () => void;
+}
+
+function TimelineCard({ history, nodes, windowS, setWindow, onRetry }: TimelineCardProps) {
+  const error = history.error ?? nodes.error;
+  const loaded = history.value && nodes.value ? { history: history.value, nodes: nodes.value.items } : null;
   return (
-    <Empty title="All slots were free in this time">
-      <p>
-        Give them something to do: <a href="#/submit">submit a job</a>, or <code>stretto submit --workers 1:4 -- python train.py</code>
-      </p>
-    </Empty>
+    <section class="card" aria-labelledby="slots-title">
+      <div class="row title-row">
+        <h2 id="slots-title">Slots over time</h2>
+        <span class="spacer" />
+        <div class="segments" role="group" aria-label="time window">
+          {WINDOWS.map(([seconds, label]) => (
+            <button type="button" key={label} aria-pressed={windowS === seconds} onClick={() => setWindow(seconds)}>
+              {label}
+            </button>
+          ))}
+        </div>
+      </div>
+      {loaded && <SlotTimeline {...loaded} windowS={windowS} />}
+      {!loaded && error && <ErrorMessage error={error} onRetry={onRetry} />}
+      {!loaded && !error && <Loading what="the slots" />}
+      {history.value?.items.length === 0 && <NothingRan />}
+      {history.value && <Legend history={history.value} />}
+    </section>
   );
 }
 
-function Legend({ history }: { history: History }) {
-  const named = new Map<string, string>();
-  for (const bar of history.items) named.set(bar.job, bar.name);
-  if (named.size === 0) return null;
+function NothingRan() {
   return (
-    <ul class="legend" aria-label="jobs in the picture">
-      {[...named].slice(-40).map(([job, name]) => (
+    <EmptyState title="No job ran in this time">
+      <p>
+        <a href="#/submit">Submit a job</a>, or run <code>stretto submit --workers 1:4 -- python train.py</code>
+      </p>
+    </EmptyState>
+  );
+}
+
+/** The job's name as a link. The jobs of other tenants are counted together and have no page. */
+function JobName({ job, name }: { job: string; name: string }) {
+  return job === "other" ? <b>other tenants</b> : <a href={jobHref(job)}>{name}</a>;
+}
+
+function Legend({ history }: { history: History }) {
+  const names = new Map(history.items.map((bar) => [bar.job, bar.name]));
+  if (names.size === 0) return null;
+  return (
+    <ul class="legend" aria-label="jobs in the timeline">
+      {[...names].slice(-MAX_LEGEND).map(([job, name]) => (
         <li key={job}>
-          {job === "other" ? (
-            <span>
-              <Dot job={job} /> other tenants
-            </span>
-          ) : (
-            <a href={jobLink(job)}>
-              <Dot job={job} /> {name}
-            </a>
-          )}
+          <JobDot job={job} /> <JobName job={job} name={name} />
         </li>
       ))}
     </ul>
   );
 }
 
-function Shares({ shares }: { shares: Allocation | null }) {
+function AllocationCard({ current }: { current: Allocation | null }) {
   return (
-    <section class="card" aria-labelledby="shares-title">
-      <h2 id="shares-title">Who has what</h2>
-      {shares === null ? (
-        <Loading what="the allocation" />
-      ) : shares.items.length === 0 ? (
-        <Empty title={`${plural(shares.free, "slot")} free, nobody has any`} />
-      ) : (
-        <ul class="shares">
-          {shares.items.map((share) => (
+    <Card id="allocation" title="Allocation">
+      {current === null && <Loading what="the allocation" />}
+      {current?.items.length === 0 && <EmptyState title={`No job has slots: ${pluralize(current.free, "slot")} free`} />}
+      {current !== null && current.items.length > 0 && (
+        <ul class="item-list">
+          {current.items.map((share) => (
             <li key={share.job}>
-              <Dot job={share.job} />
-              {share.job === "other" ? <b>other tenants</b> : <a href={jobLink(share.job)}>{share.name}</a>}
-              <b>{plural(share.workers, "worker")}</b>
+              <JobDot job={share.job} />
+              <JobName job={share.job} name={share.name} />
+              <b>{pluralize(share.workers, "worker")}</b>
               <span class="muted">{share.reason}</span>
             </li>
           ))}
-          {shares.free > 0 && (
+          {current.free > 0 && (
             <li class="muted">
-              <i class="dot is-free" /> {plural(shares.free, "slot")} free
+              <i class="dot is-free" /> {pluralize(current.free, "slot")} free
             </li>
           )}
         </ul>
       )}
-    </section>
+    </Card>
   );
 }
 
-function Waiting({ page }: { page: JobPage | null }) {
+function QueueCard({ page }: { page: JobPage | null }) {
   return (
-    <section class="card" aria-labelledby="waiting-title">
-      <h2 id="waiting-title">Who waits</h2>
-      {page === null ? (
-        <Loading what="the queue" />
-      ) : page.items.length === 0 ? (
-        <Empty title="Nobody waits" />
-      ) : (
-        <ul class="shares">
+    <Card id="queue" title="Queue">
+      {page === null && <Loading what="the queue" />}
+      {page?.items.length === 0 && <EmptyState title="The queue is empty" />}
+      {page !== null && page.items.length > 0 && (
+        <ul class="item-list">
           {page.items.map((job) => (
             <li key={job.id}>
-              <Dot job={job.id} />
-              <a href={jobLink(job.id)}>{job.name}</a>
-              <b>{ago(job.submitted_at, clock.value)}</b>
+              <JobDot job={job.id} />
+              <a href={jobHref(job.id)}>{job.name}</a>
+              <b>submitted {formatAge(job.submitted_at, clock.value)}</b>
               <span class="muted">{job.reason}</span>
             </li>
           ))}
           {page.total > page.items.length && (
             <li>
-              <a href="#/jobs">and {plural(page.total - page.items.length, "other")}</a>
+              <a href="#/jobs">and {page.total - page.items.length} more</a>
             </li>
           )}
         </ul>
       )}
-    </section>
+    </Card>
   );
 }
 
-function NodesCard({ nodes, again }: { nodes: Nodes | null; again: () => void }) {
+function NodesCard({ nodes, onChange }: { nodes: Nodes | null; onChange: () => void }) {
   const [error, setError] = useState<string | null>(null);
-  const cordon = (node: Node) =>
-    api
-      .patch<Node>(`/v1/nodes/${encodeURIComponent(node.name)}`, { cordoned: !node.cordoned })
-      .then(() => setError(null), (reason) => setError(sentence(reason)))
-      .then(again);
-  if (nodes === null) return <section class="card" />;
+  const toggleCordon = async (node: Node) => {
+    try {
+      await api.patch<Node>(`/v1/nodes/${encodeURIComponent(node.name)}`, { cordoned: !node.cordoned });
+      setError(null);
+    } catch (reason) {
+      setError(errorMessage(reason));
+    }
+    onChange();
+  };
   return (
-    <section class="card" aria-labelledby="nodes-title">
-      <h2 id="nodes-title">Nodes</h2>
-      {error && <p class="error" role="alert">{error}</p>}
-      {nodes.items.length === 0 && <Empty title="No nodes: the cluster has not answered yet" />}
-      <ul class="shares">
-        {nodes.items.map((node) => (
-          <li key={node.name}>
-            <i class={`dot ${node.alive ? (node.cordoned ? "is-cordoned" : "is-alive") : "is-dead"}`} />
-            <b>{node.name}</b>
-            <span>
-              {node.used} of {plural(node.slots, "slot")}
-            </span>
-            <span class="muted">
-              {node.type}
-              {!node.alive && ", dead"}
-              {node.cordoned && ", gets no new workers"}
-              {node.price > 0 && `, ${node.price} a slot and hour`}
-            </span>
-            {may("admin") && (
-              <button type="button" class="quiet" onClick={() => void cordon(node)} title={node.cordoned ? "Let it have workers again" : "No new workers, and those it has leave in order"}>
-                {node.cordoned ? "Uncordon" : "Cordon"}
-              </button>
-            )}
+    <Card id="nodes" title="Nodes">
+      {error && (
+        <p class="error" role="alert">
+          {error}
+        </p>
+      )}
+      {nodes === null && <Loading what="the nodes" />}
+      {nodes?.items.length === 0 && <EmptyState title="No nodes: the cluster has not answered yet" />}
+      <ul class="item-list">
+        {nodes?.items.map((node) => (
+          <NodeItem key={node.name} node={node} toggleCordon={() => void toggleCordon(node)} />
+        ))}
+      </ul>
+    </Card>
+  );
+}
+
+function NodeItem({ node, toggleCordon }: { node: Node; toggleCordon: () => void }) {
+  const title = node.cordoned ? "Give it workers again" : "Give it no new workers, and drain the ones it has";
+  return (
+    <li>
+      <i class={`dot ${node.cordoned ? "is-cordoned" : "is-schedulable"}`} />
+      <b>{node.name}</b>
+      <span>
+        {node.used} of {pluralize(node.slots, "slot")}
+      </span>
+      <span class="muted">
+        {node.type}
+        {node.cordoned && ", cordoned"}
+        {node.price > 0 && `, ${node.price} per slot-hour`}
+      </span>
+      {hasScope("admin") && (
+        <button type="button" class="quiet" onClick={toggleCordon} title={title}>
+          {node.cordoned ? "Uncordon" : "Cordon"}
+        </button>
+      )}
+    </li>
+  );
+}
+
+function DecisionsCard({ page }: { page: DecisionPage | null }) {
+  const notable = (page?.items ?? []).filter(({ changes, alarm, kept }) => changes.length > 0 || alarm !== null || kept);
+  return (
+    <Card id="decisions" title="Decisions">
+      {notable.length === 0 && <EmptyState title="No recent changes" />}
+      <ol class="decisions">
+        {notable.slice(0, MAX_DECISIONS).map((decision) => (
+          <DecisionItem key={decision.id} decision={decision} />
+        ))}
+      </ol>
+    </Card>
+  );
+}
+
+function DecisionItem({ decision }: { decision: Decision }) {
+  return (
+    <li>
+      <time>{formatTime(decision.t, clock.peek())}</time>
+      <span class="muted">
+        {decision.policy}, {decision.trigger}
+      </span>
+      {decision.alarm && <p class="error">{decision.alarm}</p>}
+      <ul>
+        {decision.changes.slice(0, MAX_CHANGES).map((change) => (
+          <li key={change.job}>
+            <JobDot job={change.job} /> {change.name} {change.before} → {change.after} <span class="muted">{change.reason}</span>
           </li>
         ))}
       </ul>
-    </section>
+    </li>
   );
 }
-
-function Decisions({ page }: { page: DecisionPage | null }) {
-  const shown = (page?.items ?? []).filter((decision) => decision.changes.length > 0 || decision.alarm !== null || decision.kept).slice(0, 6);
-  return (
-    <section class="card" aria-labelledby="decisions-title">
-      <h2 id="decisions-title">Decisions</h2>
-      {shown.length === 0 && <Empty title="Nothing had to be changed lately" />}
-      <ol class="decisions">
-        {shown.map((decision) => (
-          <li key={decision.id}>
-            <time>{moment(decision.t, clock.peek())}</time>
-            <span class="muted">
-              {decision.policy}, {decision.trigger}
-            </span>
-            {decision.alarm && <p class="error">{decision.alarm}</p>}
-            <ul>
-              {decision.changes.slice(0, 6).map((change) => (
-                <li key={change.job}>
-                  <Dot job={change.job} /> {change.name} {change.before} → {change.after} <span class="muted">{change.reason}</span>
-                </li>
-              ))}
-            </ul>
-          </li>
-        ))}
-      </ol>
-    </section>
-  );
-}
-

@@ -1,116 +1,122 @@
-/** One job: how it goes, why it has its size, and what can be done about it. */
+/** One job: its progress, why it has its size, and what can be done with it. */
 
+import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
 import type { Explanation, Job, JobSummary } from "../api/types";
-import { duration, figure, moment, NONE, pause, plural, whole } from "../lib/format";
-import { ready } from "../lib/ready";
-import { jobLink } from "../lib/route";
-import { Controls } from "../parts/controls";
-import { Curves } from "../parts/curves";
-import { Events } from "../parts/events";
-import { Logs } from "../parts/logs";
-import { Dot, Empty, Fact, Loading, Meter, progressLabel, State, Trouble, Workers } from "../parts/small";
-import { clock, isRemoved, line } from "../state/live";
-import { useJob } from "../state/job";
+import { EventList } from "../components/event-list";
+import { EmptyState, ErrorMessage, Loading } from "../components/feedback";
+import { JobDot, ProgressBar, progressLabel, StateBadge, WorkerCount } from "../components/job-cells";
+import { JobControls } from "../components/job-controls";
+import { LogViewer } from "../components/log-viewer";
+import { MetricCharts } from "../components/metric-charts";
+import { formatDuration, formatInteger, formatMilliseconds, formatNumber, formatTime, MISSING, pluralize } from "../lib/format";
+import { isActive } from "../lib/job-state";
+import { markReady } from "../lib/ready-mark";
+import { jobHref } from "../lib/route";
+import { useJob } from "../state/job-data";
+import { clock, jobs } from "../state/server-state";
 
-const ACTIVE = new Set(["starting", "running", "pausing", "cancelling"]);
+const MAX_EVENTS = 300;
 
 export function JobView({ id }: { id: string }) {
   const { job, explanation, sizes, events } = useJob(id);
-  useEffect(() => void (job.value && ready()), [job.value]);
-  if (isRemoved(id)) return <Gone id={id} text="It has been removed." />;
+  useEffect(() => {
+    if (job.value) markReady();
+  }, [job.value]);
+  if (jobs.isRemoved(id)) return <NotFound id={id} text="The job was removed." />;
   if (job.error && !job.value) {
     const missing = job.error.status === 404 || job.error.status === 422;
-    return missing ? <Gone id={id} text={job.error.message} /> : <Trouble error={job.error} again={job.again} />;
+    return missing ? <NotFound id={id} text={job.error.message} /> : <ErrorMessage error={job.error} onRetry={job.reload} />;
   }
   if (!job.value) return <Loading what="the job" />;
-  // Lines come more often than whole jobs: what both have is taken from the line.
-  const now: Job = { ...job.value, ...(line(id)?.value ?? {}) };
+  // The stream updates summaries more often than the whole job is loaded: their values are newer.
+  const current: Job = { ...job.value, ...jobs.get(id)?.value };
   return (
     <>
-      <Title job={now} />
-      <Controls job={now} changed={job.again} />
-      {now.error && (
+      <div class="row title-row job-title">
+        <h1>
+          <JobDot job={id} /> {current.name}
+        </h1>
+        <StateBadge state={current.state} />
+        <code class="muted">{id}</code>
+      </div>
+      <JobControls job={current} onChange={job.reload} />
+      {current.error && (
         <p class="notice is-alarm" role="alert">
-          <b>{now.state}</b> {now.error}
+          <b>{current.state}</b> {current.error}
         </p>
       )}
       <div class="columns wide-left">
-        <Facts job={now} />
-        <Why job={now} explanation={explanation.value} />
+        <Facts job={current} />
+        <SizeExplanation job={current} explanation={explanation.value} />
       </div>
-      <Curves job={now} sizes={sizes.value} />
+      <MetricCharts job={current} sizes={sizes.value} />
       <div class="columns">
         <section class="card" aria-labelledby="events-title">
           <h3 id="events-title">Events</h3>
           <div class="scroll" tabIndex={0} role="group" aria-label="events">
-            <Events items={events} most={300} />
+            <EventList events={events} limit={MAX_EVENTS} />
           </div>
         </section>
-        <Logs job={id} active={ACTIVE.has(now.state)} />
+        <LogViewer job={id} active={isActive(current.state)} />
       </div>
       <details class="card">
-        <summary>What was asked for</summary>
-        <pre>{JSON.stringify(now.spec, null, 2)}</pre>
+        <summary>Job specification</summary>
+        <pre>{JSON.stringify(current.spec, null, 2)}</pre>
       </details>
     </>
   );
 }
 
-function Gone({ id, text }: { id: string; text: string }) {
+function NotFound({ id, text }: { id: string; text: string }) {
   return (
-    <Empty title="There is no such job">
+    <EmptyState title="Job not found">
       <p>
         <code>{id}</code>: {text}
       </p>
       <p>
         <a href="#/jobs">All jobs</a>
       </p>
-    </Empty>
+    </EmptyState>
   );
 }
 
-function Title({ job }: { job: Job }) {
+function Fact({ name, children, title }: { name: string; children: ComponentChildren; title?: string }) {
   return (
-    <div class="row head job-title">
-      <h1>
-        <Dot job={job.id} /> {job.name}
-      </h1>
-      <State state={job.state} />
-      <code class="muted">{job.id}</code>
+    <div class="fact" title={title}>
+      <dt>{name}</dt>
+      <dd>{children}</dd>
     </div>
   );
 }
 
 function Facts({ job }: { job: Job }) {
   const { progress } = job;
-  const since = (job.ended_at ?? clock.value) - (job.started_at ?? job.submitted_at);
+  const fraction = job.state === "finished" ? 1 : progress.fraction;
   return (
     <section class="card" aria-label="figures">
-      {(progress.fraction !== null || job.state === "finished") && (
-        <Meter fraction={job.state === "finished" ? 1 : progress.fraction} label={progressLabel(job)} />
-      )}
+      {fraction !== null && <ProgressBar fraction={fraction} label={progressLabel(job)} />}
       <dl class="facts">
         <Fact name="workers">
-          <Workers line={job} />
+          <WorkerCount job={job} />
         </Fact>
         <Fact name="step">
-          {whole(progress.step)}
-          {progress.steps !== null && <span class="muted"> of {whole(progress.steps)}</span>}
+          {formatInteger(progress.step)}
+          {progress.steps !== null && <span class="muted"> of {formatInteger(progress.steps)}</span>}
         </Fact>
-        <Fact name="epoch">{whole(progress.epoch)}</Fact>
-        <Fact name="loss">{figure(progress.loss, 4)}</Fact>
-        <Fact name="samples/s">{figure(progress.samples_per_s)}</Fact>
-        <Fact name="goodput" title="useful samples a second: throughput times statistical efficiency">
-          {figure(progress.goodput)}
+        <Fact name="epoch">{formatInteger(progress.epoch)}</Fact>
+        <Fact name="loss">{formatNumber(progress.loss, 4)}</Fact>
+        <Fact name="samples/s">{formatNumber(progress.samples_per_s)}</Fact>
+        <Fact name="goodput" title="useful samples per second: throughput × statistical efficiency">
+          {formatNumber(progress.goodput)}
         </Fact>
-        <Fact name={job.ended_at === null ? "running for" : "took"}>{job.started_at === null ? NONE : duration(since)}</Fact>
-        <Fact name="ETA">{job.eta === null || job.ended_at !== null ? NONE : `${duration(job.eta - clock.value)}, ${moment(job.eta, clock.value)}`}</Fact>
-        <Fact name="changes of size" title="all pauses of these changes together">
-          {job.resizes} <span class="muted">{job.resizes > 0 && `${pause(job.pause_ms)} pause`}</span>
+        <Fact name={job.ended_at === null ? "running for" : "took"}>{elapsed(job)}</Fact>
+        <Fact name="ETA">{remaining(job)}</Fact>
+        <Fact name="resizes" title="number of resizes, and the sum of their pauses">
+          {job.resizes} <span class="muted">{job.resizes > 0 && `${formatMilliseconds(job.pause_ms)} paused`}</span>
         </Fact>
         <Fact name="samples lost">{job.samples_lost}</Fact>
-        {job.cost > 0 && <Fact name="cost">{figure(job.cost)}</Fact>}
+        {job.cost > 0 && <Fact name="cost">{formatNumber(job.cost)}</Fact>}
         {job.priority !== 0 && <Fact name="priority">{job.priority}</Fact>}
         {job.restarts > 0 && <Fact name="restarts">{job.restarts}</Fact>}
       </dl>
@@ -123,40 +129,44 @@ function Facts({ job }: { job: Job }) {
   );
 }
 
-function Why({ job, explanation }: { job: JobSummary; explanation: Explanation | null }) {
+function elapsed(job: Job): string {
+  return job.started_at === null ? MISSING : formatDuration((job.ended_at ?? clock.value) - job.started_at);
+}
+
+function remaining(job: Job): string {
+  if (job.eta === null || job.ended_at !== null) return MISSING;
+  return `${formatDuration(job.eta - clock.value)}, ${formatTime(job.eta, clock.value)}`;
+}
+
+function SizeExplanation({ job, explanation }: { job: JobSummary; explanation: Explanation | null }) {
   const sentence = explanation?.sentence ?? job.reason;
   return (
-    <section class="card why" aria-labelledby="why-title" data-testid="explanation">
-      <h3 id="why-title">Why this size?</h3>
+    <section class="card explanation" aria-labelledby="explanation-title" data-testid="explanation">
+      <h3 id="explanation-title">Why this size?</h3>
       <p class="sentence" aria-live="polite">
         {sentence}
       </p>
       {job.note && !sentence.includes(job.note) && (
         <p class="muted" data-testid="note">
-          <Coded text={job.note} />
+          <TextWithCode text={job.note} />
         </p>
       )}
-      {explanation && <Details explanation={explanation} />}
+      {explanation && <ExplanationDetails explanation={explanation} />}
     </section>
   );
 }
 
-/** A text in which commands stand between `backticks`. */
-function Coded({ text }: { text: string }) {
-  return <>{text.split("`").map((part, at) => (at % 2 === 1 ? <code key={at}>{part}</code> : part))}</>;
-}
-
-function Details({ explanation }: { explanation: Explanation }) {
-  const { competing, would_change } = explanation;
+function ExplanationDetails({ explanation: { competing, would_change } }: { explanation: Explanation }) {
   return (
     <>
       {competing.length > 0 && (
         <p>
-          <span class="muted">Beside it: </span>
+          <span class="muted">Other jobs: </span>
           {competing.map((other, at) => (
             <span key={other.job}>
               {at > 0 && ", "}
-              {other.job === "other" ? other.name : <a href={jobLink(other.job)}>{other.name}</a>} ({plural(other.workers, "worker")})
+              {other.job === "other" ? other.name : <a href={jobHref(other.job)}>{other.name}</a>} (
+              {pluralize(other.workers, "worker")})
             </span>
           ))}
         </p>
@@ -165,9 +175,9 @@ function Details({ explanation }: { explanation: Explanation }) {
         <>
           <p class="muted">What would change it:</p>
           <ul>
-            {would_change.map((one) => (
-              <li key={one}>
-                <Coded text={one} />
+            {would_change.map((text) => (
+              <li key={text}>
+                <TextWithCode text={text} />
               </li>
             ))}
           </ul>
@@ -177,3 +187,7 @@ function Details({ explanation }: { explanation: Explanation }) {
   );
 }
 
+/** Shows what stands between `backticks` as code. */
+function TextWithCode({ text }: { text: string }) {
+  return <>{text.split("`").map((part, at) => (at % 2 === 1 ? <code key={at}>{part}</code> : part))}</>;
+}

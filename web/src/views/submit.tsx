@@ -1,196 +1,189 @@
-/** The form for a new job. What it sends is what a job file says. */
+/** The form for a new job. It sends what a job file contains. */
 
 import { cloneElement, type VNode } from "preact";
 import { useId, useMemo, useRef, useState } from "preact/hooks";
-import { api, Refusal, sentence, type Place } from "../api/client";
+import { ApiError } from "../api/api-error";
+import { api } from "../api/client";
 import type { Job, JobSpec } from "../api/types";
-import { go } from "../lib/route";
-import { environment, split } from "../lib/words";
-import { learn, may, now, overview } from "../state/live";
+import { BLANK_FORM, buildSpec, errorsAt, type SubmitForm } from "../lib/submit-form";
+import { navigate } from "../state/navigation";
+import { hasScope, jobs, overview, serverNow } from "../state/server-state";
 
-interface Form {
-  name: string;
-  command: string;
-  shell: boolean;
-  plain: boolean;
-  workdir: string;
-  min: string;
-  max: string;
-  batch: "fixed" | "linear" | "adaptive";
-  priority: string;
-  steps: string;
-  deadline: string;
-  price: string;
-  envs: string;
-}
+type TextField = Exclude<keyof SubmitForm, "shell" | "plain" | "batch">;
+type SetField = <K extends keyof SubmitForm>(name: K, value: SubmitForm[K]) => void;
 
-const BLANK: Form = {
-  name: "",
-  command: "",
-  shell: false,
-  plain: false,
-  workdir: "",
-  min: "1",
-  max: "",
-  batch: "fixed",
-  priority: "0",
-  steps: "",
-  deadline: "",
-  price: "",
-  envs: "",
-};
-
-type Built = { spec: JobSpec; places: Place[] };
-
-/** The job that the form means, and what is wrong with it before the server has been asked. */
-function build(form: Form, slots: number): Built {
-  const places: Place[] = [];
-  const wrong = (at: string, text: string) => places.push({ at, text });
-  const guarded = <T,>(at: string, make: () => T, otherwise: T): T => {
-    try {
-      return make();
-    } catch (error) {
-      wrong(at, sentence(error));
-      return otherwise;
-    }
-  };
-  if (!/^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$/.test(form.name)) wrong("name", "small letters, digits and hyphens inside, at most 48");
-  if (!form.command.trim()) wrong("run", "what should run? for instance: python train.py --lr 0.1");
-  const min = Number(form.min || 1);
-  const max = Number(form.max || Math.max(min, slots || 1));
-  if (!Number.isInteger(min) || min < 1) wrong("elastic.min", "a whole number of at least 1");
-  else if (!Number.isInteger(max) || max < min) wrong("elastic.max", `a whole number of at least ${min}`);
-  const deadline = form.deadline ? new Date(form.deadline).getTime() / 1000 : null;
-  if (deadline !== null && deadline < now()) wrong("deadline", "is in the past");
-  const spec: JobSpec = {
-    name: form.name,
-    run: form.shell ? form.command : guarded("run", () => split(form.command), []),
-    elastic: { min, max, batch: form.batch },
-    ...(form.plain ? { plain: true } : {}),
-    ...(form.workdir.trim() ? { workdir: form.workdir.trim() } : {}),
-    ...(form.envs.trim() ? { envs: guarded("envs", () => environment(form.envs), {}) } : {}),
-    ...(Number(form.priority) ? { priority: Number(form.priority) } : {}),
-    ...(form.steps ? { steps: Number(form.steps) } : {}),
-    ...(deadline === null ? {} : { deadline }),
-    ...(form.price ? { price_limit: Number(form.price) } : {}),
-  };
-  return { spec, places };
+interface FormProps {
+  form: SubmitForm;
+  set: SetField;
+  errors: (field: string) => string[];
 }
 
 export function SubmitView() {
-  const [form, setForm] = useState(BLANK);
-  const [tried, setTried] = useState(false);
-  const [refused, setRefused] = useState<Error | null>(null);
+  const [form, setForm] = useState(BLANK_FORM);
+  const [attempted, setAttempted] = useState(false);
+  const [refusal, setRefusal] = useState<Error | null>(null);
   const [busy, setBusy] = useState(false);
-  // The same key until the form changes: pressing twice, or again after a lost answer, makes one job.
-  const key = useRef("");
+  // The same key until the form changes: a second click, or a retry after a lost answer, submits one job.
+  const idempotencyKey = useRef("");
   const slots = overview.value?.slots ?? 1;
-  const { spec, places } = useMemo(() => build(form, slots), [form, slots]);
-  const set = <K extends keyof Form>(name: K, value: Form[K]) => {
-    key.current = "";
-    setRefused(null);
+  const { spec, errors } = useMemo(() => buildSpec(form, slots, serverNow()), [form, slots]);
+  const set: SetField = (name, value) => {
+    idempotencyKey.current = "";
+    setRefusal(null);
     setForm((old) => ({ ...old, [name]: value }));
   };
-  const text = (name: Exclude<keyof Form, "shell" | "plain" | "batch">) => ({
-    name,
-    value: form[name],
-    onInput: (event: { currentTarget: { value: string } }) => set(name, event.currentTarget.value),
-  });
   const submit = async (event: Event) => {
     event.preventDefault();
-    setTried(true);
-    if (places.length > 0 || busy) return;
+    setAttempted(true);
+    if (errors.length > 0 || busy) return;
     setBusy(true);
-    key.current ||= crypto.randomUUID();
+    idempotencyKey.current ||= crypto.randomUUID();
     try {
-      const job = await api.post<Job>("/v1/jobs", spec, { "Idempotency-Key": key.current });
-      learn([job]);
-      go(`/jobs/${job.id}`);
+      const job = await api.post<Job>("/v1/jobs", spec, { "Idempotency-Key": idempotencyKey.current });
+      jobs.update([job]);
+      navigate(`/jobs/${job.id}`);
     } catch (error) {
-      setRefused(error instanceof Error ? error : new Error(String(error)));
+      setRefusal(error instanceof Error ? error : new Error(String(error), { cause: error }));
     }
     setBusy(false);
   };
-  const said = [...(tried ? places : []), ...(refused instanceof Refusal ? refused.places : [])];
-  const about = (at: string) => said.filter((place) => place.at === at || place.at.startsWith(`${at}.`) || place.at.endsWith(`.${at}`)).map((place) => place.text);
+  const shownErrors = [...(attempted ? errors : []), ...(refusal instanceof ApiError ? refusal.fieldErrors : [])];
+  const props = { form, set, errors: (field: string) => errorsAt(shownErrors, field) };
+  const allowed = hasScope("submitter");
   return (
     <>
       <h1>Submit a job</h1>
-      {!may("submitter") && <p class="notice is-alarm">This token may only look: ask an administrator for one with the scope submitter.</p>}
-      <form class="card submit" onSubmit={submit} novalidate>
-        <Field label="Name" errors={about("name")}>
-          <input {...text("name")} placeholder="digits" autocomplete="off" spellcheck={false} required />
-        </Field>
-        <Field
-          label="Command"
-          errors={about("run")}
-          help={form.shell ? "Run by your shell; 'stretto run train.py' in it is the elastic part." : "An argument list: quotes work, but no shell ever sees it."}
-        >
-          <textarea {...text("command")} rows={form.shell ? 4 : 2} placeholder="python train.py --lr 0.1" spellcheck={false} required />
-        </Field>
-        <label class="inline">
-          <input type="checkbox" checked={form.shell} onChange={(event) => set("shell", event.currentTarget.checked)} /> run it in a shell
-        </label>
-        <label class="inline">
-          <input type="checkbox" checked={form.plain} onChange={(event) => set("plain", event.currentTarget.checked)} /> run it as it is: one process,
-          never scaled
-        </label>
-        <Field label="Folder" errors={about("workdir")} help="An existing folder on the cluster. Relative paths of the command start there.">
-          <input {...text("workdir")} placeholder="/home/me/project" autocomplete="off" spellcheck={false} />
-        </Field>
-        <div class="row fields">
-          <Field label="Fewest workers" errors={about("elastic.min")}>
-            <input {...text("min")} type="number" min={1} inputMode="numeric" />
-          </Field>
-          <Field label="Most workers" errors={about("elastic.max")}>
-            <input {...text("max")} type="number" min={1} inputMode="numeric" placeholder={String(slots)} />
-          </Field>
-          <Field label="Priority" errors={about("priority")}>
-            <input {...text("priority")} type="number" min={-100} max={100} />
-          </Field>
-        </div>
-        <details>
-          <summary>More</summary>
-          <div class="row fields">
-            <Field label="Batch size" errors={about("elastic.batch")}>
-              <select value={form.batch} onChange={(event) => set("batch", event.currentTarget.value as Form["batch"])}>
-                <option>fixed</option>
-                <option>linear</option>
-                <option>adaptive</option>
-              </select>
-            </Field>
-            <Field label="Steps, if known" errors={about("steps")}>
-              <input {...text("steps")} type="number" min={1} />
-            </Field>
-            <Field label="Deadline" errors={about("deadline")}>
-              <input {...text("deadline")} type="datetime-local" />
-            </Field>
-            <Field label="Price limit" errors={about("price_limit")}>
-              <input {...text("price")} type="number" min={0} step="any" />
-            </Field>
-          </div>
-          <Field label="Environment" errors={about("envs")} help="NAME=value, one a line. Values of names that look secret are masked everywhere.">
-            <textarea {...text("envs")} rows={3} spellcheck={false} placeholder="DATA=/data" />
-          </Field>
-        </details>
-        {refused && (
-          <div class="trouble" role="alert">
-            <p>{refused.message}</p>
+      {!allowed && (
+        <p class="notice is-alarm">This token is read-only. Ask an administrator for a token with the scope “submitter”.</p>
+      )}
+      <form class="card submit" onSubmit={(event) => void submit(event)} novalidate>
+        <CommandFields {...props} />
+        <SizeFields {...props} slots={slots} />
+        <MoreFields {...props} />
+        {refusal && (
+          <div class="error-box" role="alert">
+            <p>{refusal.message}</p>
           </div>
         )}
         <div class="row">
-          <button class="primary" disabled={busy || !may("submitter")}>
+          <button type="submit" class="primary" disabled={busy || !allowed}>
             {busy ? "Submitting …" : "Submit"}
           </button>
           <a href="#/jobs">Back to the jobs</a>
         </div>
-        <details>
-          <summary>The same as a job file</summary>
-          <pre>{JSON.stringify(spec, null, 2)}</pre>
-          <p class="muted">JSON is YAML: keep it as job.yaml and run stretto submit job.yaml.</p>
-        </details>
+        <JobFile spec={spec} />
       </form>
     </>
+  );
+}
+
+/** The props of an input that edits one field of the form. */
+function bind({ form, set }: FormProps, name: TextField) {
+  return {
+    name,
+    value: form[name],
+    onInput: (event: { currentTarget: { value: string } }) => set(name, event.currentTarget.value),
+  };
+}
+
+function CommandFields(props: FormProps) {
+  const { form, set, errors } = props;
+  const help = form.shell
+    ? "Your shell runs this text. Use 'stretto run train.py' in it for the elastic part."
+    : "A list of arguments. Quotes work, but no shell interprets the text.";
+  return (
+    <>
+      <Field label="Name" errors={errors("name")}>
+        <input {...bind(props, "name")} placeholder="digits" autocomplete="off" spellcheck={false} required />
+      </Field>
+      <Field label="Command" errors={errors("run")} help={help}>
+        <textarea
+          {...bind(props, "command")}
+          rows={form.shell ? 4 : 2}
+          placeholder="python train.py --lr 0.1"
+          spellcheck={false}
+          required
+        />
+      </Field>
+      <label class="inline">
+        <input type="checkbox" checked={form.shell} onChange={(event) => set("shell", event.currentTarget.checked)} /> run in a
+        shell
+      </label>
+      <label class="inline">
+        <input type="checkbox" checked={form.plain} onChange={(event) => set("plain", event.currentTarget.checked)} /> run as one
+        process that is never scaled
+      </label>
+      <Field
+        label="Working directory"
+        errors={errors("workdir")}
+        help="An existing directory on the cluster. The command starts there."
+      >
+        <input {...bind(props, "workdir")} placeholder="/home/me/project" autocomplete="off" spellcheck={false} />
+      </Field>
+    </>
+  );
+}
+
+function SizeFields(props: FormProps & { slots: number }) {
+  const { errors, slots } = props;
+  return (
+    <div class="row fields">
+      <Field label="Minimum workers" errors={errors("elastic.min")}>
+        <input {...bind(props, "min")} type="number" min={1} inputMode="numeric" />
+      </Field>
+      <Field label="Maximum workers" errors={errors("elastic.max")}>
+        <input {...bind(props, "max")} type="number" min={1} inputMode="numeric" placeholder={String(slots)} />
+      </Field>
+      <Field label="Priority" errors={errors("priority")}>
+        <input {...bind(props, "priority")} type="number" min={-100} max={100} />
+      </Field>
+    </div>
+  );
+}
+
+function MoreFields(props: FormProps) {
+  const { form, set, errors } = props;
+  return (
+    <details>
+      <summary>More options</summary>
+      <div class="row fields">
+        <Field label="Batch size" errors={errors("elastic.batch")}>
+          <select value={form.batch} onChange={(event) => set("batch", event.currentTarget.value as SubmitForm["batch"])}>
+            <option>fixed</option>
+            <option>linear</option>
+            <option>adaptive</option>
+          </select>
+        </Field>
+        <Field label="Steps, if known" errors={errors("steps")}>
+          <input {...bind(props, "steps")} type="number" min={1} />
+        </Field>
+        <Field label="Deadline" errors={errors("deadline")}>
+          <input {...bind(props, "deadline")} type="datetime-local" />
+        </Field>
+        <Field label="Price limit" errors={errors("price_limit")}>
+          <input {...bind(props, "price")} type="number" min={0} step="any" />
+        </Field>
+      </div>
+      <Field
+        label="Environment"
+        errors={errors("envs")}
+        help="NAME=value, one per line. The server masks the values of names that look like secrets."
+      >
+        <textarea {...bind(props, "envs")} rows={3} spellcheck={false} placeholder="DATA=/data" />
+      </Field>
+    </details>
+  );
+}
+
+function JobFile({ spec }: { spec: JobSpec }) {
+  return (
+    <details>
+      <summary>The same as a job file</summary>
+      <pre>{JSON.stringify(spec, null, 2)}</pre>
+      <p class="muted">
+        JSON is valid YAML: save this as <code>job.yaml</code> and run <code>stretto submit job.yaml</code>.
+      </p>
+    </details>
   );
 }
 
@@ -201,15 +194,15 @@ interface FieldProps {
   children: VNode<{ id?: string; "aria-describedby"?: string; "aria-invalid"?: boolean }>;
 }
 
-/** The label is the name alone; help and errors describe the field. */
+/** An input with its label; help and errors describe it to screen readers. */
 function Field({ label, help, errors, children }: FieldProps) {
   const id = useId();
-  const input = cloneElement(children, { id, "aria-describedby": `${id}-more`, "aria-invalid": errors.length > 0 });
+  const input = cloneElement(children, { id, "aria-describedby": `${id}-help`, "aria-invalid": errors.length > 0 });
   return (
-    <div class={`field ${errors.length > 0 ? "is-wrong" : ""}`}>
+    <div class={`field ${errors.length > 0 ? "is-invalid" : ""}`}>
       <label for={id}>{label}</label>
       {input}
-      <div id={`${id}-more`}>
+      <div id={`${id}-help`}>
         {errors.map((error) => (
           <p class="error" role="alert" key={error}>
             {error}
