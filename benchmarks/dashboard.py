@@ -28,7 +28,7 @@ from benchmarks.report import ROOT, Row, at_most, inform, publish
 sys.path.insert(0, str(ROOT / "tests" / "page"))
 sys.path.insert(0, str(ROOT / "tests" / "server"))
 
-from page_harness import DESK, PHONE, launch, until
+from page_harness import DESK, PHONE, launch, wait_until
 from server_harness import Running, running
 
 POINTS = 10_000
@@ -97,7 +97,9 @@ def first_view(browser: Browser, server: Running, to: str, *, curves: bool = Fal
     before = thread_s(talk)
     page.goto(f"{server.url}/{to}")
     waited = DRAWN_MS if curves else READY_MS
-    until(lambda: page.evaluate(waited) is not None, what=f"the view {to or 'cluster'}", sleep=lambda: page.wait_for_timeout(20))
+    wait_until(
+        lambda: page.evaluate(waited) is not None, what=f"the view {to or 'cluster'}", sleep=lambda: page.wait_for_timeout(20)
+    )
     ready, tasks = page.evaluate(READY_MS) / 1000, page.evaluate("() => window.tasks")
     spent = thread_s(talk) - before
     drawn = page.evaluate(DRAWN_MS) / 1000 if curves else None
@@ -116,10 +118,10 @@ def live(browser: Browser, server: Running, job: str, *, seconds: float, size: t
     idle_context, idle = watched(browser, size)
     idle.goto(f"{server.url}/licences.txt")
     page.goto(f"{server.url}/#token={server.token}")
-    page.wait_for_selector(".link-live")
+    page.wait_for_selector(".connection-live")
     page.evaluate("to => { location.hash = to }", f"/jobs/{job}")
     chart = page.locator("figure").first
-    until(
+    wait_until(
         lambda: int(chart.get_attribute("data-points") or 0) >= POINTS,
         what=f"a curve of {POINTS} points",
         sleep=lambda: page.wait_for_timeout(50),

@@ -1,4 +1,4 @@
-"""Chromium once for all tests of the page; skipped where it is not installed."""
+"""Fixtures of the dashboard's tests: one Chromium for all of them, windows, servers. Skips where Chromium is not installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "server"))
 
-from page_harness import ARTIFACTS, Window, chromium_path, launch, window
+from page_harness import ARTIFACTS, Window, chromium_path, launch, open_window
 from playwright.sync_api import Browser, sync_playwright
 from server_harness import Running, running
 
@@ -29,37 +29,37 @@ def browser() -> Iterator[Browser]:
     if chromium_path() is None:
         pytest.skip("chromium is not installed (Debian: chromium): make test-deps")
     with sync_playwright() as playwright:
-        found = launch(playwright)
-        yield found
-        found.close()
+        chromium = launch(playwright)
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture
 def windows(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Callable[..., Window]]:
-    """`windows(url, size=PHONE, scheme="dark")` opens one; it is photographed at the end, and has complained about nothing."""
+    """`windows(url, size=PHONE, scheme="dark")` opens a window. At the end, its console must be clean."""
     opened: list[Window] = []
     with ExitStack() as stack:
 
-        def open_one(url: str, **options: object) -> Window:
-            opened.append(stack.enter_context(window(browser, url, **options)))  # type: ignore[arg-type]
+        def open_in_test(url: str, **options: object) -> Window:
+            opened.append(stack.enter_context(open_window(browser, url, **options)))  # type: ignore[arg-type]
             return opened[-1]
 
-        yield open_one
+        yield open_in_test
         ARTIFACTS.mkdir(exist_ok=True)
-        for number, one in enumerate(opened):
-            one.shot(f"{request.node.name}-{number}")
-            assert one.complaints == []
+        for number, window in enumerate(opened):
+            window.screenshot(f"{request.node.name}-{number}")
+            assert window.console_errors == []
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(tmp_path_factory.mktemp("home"), slots=4) as found:
-        yield found
+    with running(tmp_path_factory.mktemp("home"), slots=4) as server:
+        yield server
 
 
 @pytest.fixture
 def server(shared: Running) -> Iterator[Running]:
-    """The real server with 4 slots; its jobs are simulated agents that speak the real protocol. Free again after each test."""
+    """The real server with 4 slots. Its jobs are simulated agents that speak the real protocol; they are cancelled after a test."""
     yield shared
     with shared.client() as client:
         for job in client.jobs():
@@ -69,6 +69,6 @@ def server(shared: Running) -> Iterator[Running]:
 
 @pytest.fixture
 def empty_server(tmp_path: Path) -> Iterator[Running]:
-    """The same without any job."""
-    with running(tmp_path / "home", slots=4) as found:
-        yield found
+    """A server without any job."""
+    with running(tmp_path / "home", slots=4) as server:
+        yield server

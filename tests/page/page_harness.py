@@ -1,4 +1,4 @@
-"""A real Chromium, a real `stretto serve`, and what tests do with both."""
+"""A real Chromium, a real `stretto serve`, and helpers for both."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stretto.server.client import Client, ServerError
 ROOT = Path(__file__).resolve().parents[2]
 ARTIFACTS = ROOT / "artifacts"
 GUARD_S = 120.0
-"""Only against hanging for ever: the machine may be busy."""
+"""Guards against hanging forever: the machine may be busy."""
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -51,18 +51,18 @@ def launch(playwright: Playwright) -> Browser:
 
 @dataclass
 class Window:
-    """One browser window, and everything that it complained about."""
+    """A browser window, and the errors and warnings of its console."""
 
     context: BrowserContext
     page: Page
     url: str
-    complaints: list[str] = field(default_factory=list)
+    console_errors: list[str] = field(default_factory=list)
 
     def open(self, to: str = "", *, token: str) -> None:
-        """The address that `stretto serve` prints, then a place of the page."""
+        """Opens the address that `stretto serve` prints, then a route of the page."""
         self.page.goto(f"{self.url}/#token={token}")
         expect(self.page.get_by_role("navigation", name="views")).to_be_visible()
-        expect(self.page.locator(".link-live")).to_be_visible()
+        expect(self.page.locator(".connection-live")).to_be_visible()
         if to:
             self.go(to)
 
@@ -72,39 +72,39 @@ class Window:
     def row(self, name: str) -> Locator:
         return self.page.locator("tr[data-job]").filter(has=self.page.get_by_role("link", name=name, exact=True))
 
-    def shot(self, name: str) -> None:
-        """Kept in artifacts/ for people to look at."""
+    def screenshot(self, name: str) -> None:
+        """Saves a picture in artifacts/ for people to look at."""
         ARTIFACTS.mkdir(exist_ok=True)
         self.page.screenshot(path=ARTIFACTS / f"{name}.png", full_page=True)
 
-    def until(self, found: Callable[[], object], *, what: str) -> None:
-        """As `until`, and the browser's own messages are heard meanwhile."""
-        until(found, what=what, sleep=lambda: self.page.wait_for_timeout(50))
+    def until(self, condition: Callable[[], object], *, what: str) -> None:
+        """Like `wait_until`, but keeps handling the browser's messages."""
+        wait_until(condition, what=what, sleep=lambda: self.page.wait_for_timeout(50))
 
 
 @contextmanager
-def window(browser: Browser, url: str, *, size: tuple[int, int] = DESK, scheme: str = "light") -> Iterator[Window]:
+def open_window(browser: Browser, url: str, *, size: tuple[int, int] = DESK, scheme: str = "light") -> Iterator[Window]:
     context = browser.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)  # type: ignore[arg-type]
     page = context.new_page()
     page.set_default_timeout(GUARD_S * 1000)
-    found = Window(context, page, url)
+    window = Window(context, page, url)
 
-    def heard(message: ConsoleMessage) -> None:
+    def record(message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
-            found.complaints.append(message.text)
+            window.console_errors.append(message.text)
 
-    page.on("console", heard)
-    page.on("pageerror", lambda error: found.complaints.append(f"uncaught: {error}"))
+    page.on("console", record)
+    page.on("pageerror", lambda error: window.console_errors.append(f"uncaught: {error}"))
     try:
-        yield found
+        yield window
     finally:
         context.close()
 
 
-def until(found: Callable[[], object], *, what: str, sleep: Callable[[], None] = lambda: time.sleep(0.05)) -> None:
+def wait_until(condition: Callable[[], object], *, what: str, sleep: Callable[[], None] = lambda: time.sleep(0.05)) -> None:
     end = time.monotonic() + GUARD_S
     while time.monotonic() < end:
-        if found():
+        if condition():
             return
         sleep()
     raise AssertionError(f"{what}: not within {GUARD_S:g} s")
@@ -150,7 +150,7 @@ class Served:
         printed = re.search(r"#token=(\S+)", line)
         assert printed, f"the server did not start: {line!r} {(self.home / 'server.err').read_text()[-2000:]}"
         self.token = printed[1]
-        until(self._ready, what="the server is ready")
+        wait_until(self._ready, what="the server is ready")
         return self
 
     def _ready(self) -> bool:
@@ -169,7 +169,7 @@ class Served:
         self.process.wait()
 
     def end(self) -> None:
-        """The server and whatever of its jobs is left: a failed test must not leave processes."""
+        """Kills the server and what is left of its jobs: a failed test must not leave processes."""
         if self.process is not None and self.process.poll() is None:
             self.kill()
         if self.errors is not None:

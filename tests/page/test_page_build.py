@@ -1,9 +1,11 @@
-"""The committed build is what the source gives, and the page's types are the server's models."""
+"""The page's source passes its own checks, the committed build matches it, and its types match the server's models."""
 
 from __future__ import annotations
 
 import importlib.util
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -15,39 +17,56 @@ UNREACHABLE = ("ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ETIMEDOUT", "ENETUNREA
 
 
 def load(name: str) -> ModuleType:
-    found = importlib.util.spec_from_file_location(f"web_{name}", ROOT / "web" / f"{name}.py")
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    spec = importlib.util.spec_from_file_location(f"web_{name}", ROOT / "web" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
+
+
+@contextmanager
+def npm_or_skip() -> Iterator[ModuleType]:
+    """web/build.py; skips without npm, and if its packages are not installed and cannot be fetched."""
+    if shutil.which("npm") is None:
+        pytest.skip("npm is not installed: the page's source was not checked")
+    npm = load("build")
+    try:
+        yield npm
+    except npm.NpmError as error:
+        if any(code in str(error) for code in UNREACHABLE):
+            pytest.skip("the npm registry cannot be reached: the page's source was not checked")
+        raise
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_the_committed_build_is_what_the_source_gives(tmp_path: Path) -> None:
-    if shutil.which("npm") is None:
-        pytest.skip("npm is not installed: the committed build of the page was not compared with its source")
-    build = load("build")
-    try:
-        build.build(tmp_path / "built")
-    except build.BuildError as error:
-        if any(word in str(error) for word in UNREACHABLE):
-            pytest.skip("the npm registry cannot be reached: the committed build of the page was not compared with its source")
-        raise
+def test_the_committed_build_matches_its_source(tmp_path: Path) -> None:
+    with npm_or_skip() as npm:
+        npm.build(tmp_path / "built")
     built, committed = contents(tmp_path / "built"), contents(STATIC)
     assert sorted(built) == sorted(committed)
     assert [name for name in built if built[name] != committed[name]] == [], "run 'make web' and commit what it changes"
 
 
-def test_the_types_of_the_page_are_the_models_of_the_server() -> None:
-    shapes = load("shapes")
-    assert shapes.TARGET.read_text() == shapes.written(), "run 'python web/shapes.py', then 'make web'"
+def test_the_unit_tests_of_the_page_pass() -> None:
+    with npm_or_skip() as npm:
+        assert " passed" in npm.run_script("test")
 
 
-def test_nothing_in_the_build_comes_from_elsewhere() -> None:
+def test_the_source_of_the_page_is_formatted_and_has_no_lint() -> None:
+    with npm_or_skip() as npm:
+        assert "Checked" in npm.run_script("lint")
+
+
+def test_the_types_of_the_page_match_the_models_of_the_server() -> None:
+    types = load("generate_types")
+    assert types.TARGET.read_text() == types.generate(), "run 'python web/generate_types.py', then 'make web'"
+
+
+def test_the_build_loads_nothing_from_other_sites() -> None:
     """No CDN, no font service, no script or style inside the page: the content security policy would refuse them."""
     index = (STATIC / "index.html").read_text()
     assert "<style" not in index
@@ -60,7 +79,7 @@ def test_nothing_in_the_build_comes_from_elsewhere() -> None:
             assert b"https://" not in body, name
 
 
-def test_the_lock_names_no_registry_and_pins_everything() -> None:
+def test_the_lock_pins_everything_and_names_no_registry() -> None:
     import json
 
     package = json.loads((ROOT / "web" / "package.json").read_text())
@@ -71,7 +90,7 @@ def test_the_lock_names_no_registry_and_pins_everything() -> None:
     assert all("integrity" in entry for path, entry in lock["packages"].items() if path)
 
 
-def test_notices_of_what_is_bundled_travel_with_it() -> None:
+def test_the_build_contains_the_licences_of_what_it_bundles() -> None:
     notices = (STATIC / "licences.txt").read_text()
     for name in ("preact ", "@preact/signals ", "uplot "):
         assert name in notices

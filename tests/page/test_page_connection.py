@@ -1,4 +1,4 @@
-"""The live connection: lost, seen to be lost, regained without a gap."""
+"""The live connection: a loss is shown, and the stream resumes without a gap."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Windows = Callable[..., Window]
 
 
 @pytest.fixture
-def mortal(tmp_path: Path) -> Iterator[Running]:
-    """A server on a port of its own, to be killed and started again."""
-    with running(tmp_path / "home", slots=4, port=free_port()) as found:
-        yield found
+def restartable(tmp_path: Path) -> Iterator[Running]:
+    """A server on its own port, which tests kill and start again."""
+    with running(tmp_path / "home", slots=4, port=free_port()) as server:
+        yield server
 
 
 def endless(server: Running, name: str) -> str:
@@ -30,52 +30,52 @@ def endless(server: Running, name: str) -> str:
         return client.submit({"name": name, "run": run, "elastic": {"min": 1, "max": 2}}).id
 
 
-def test_a_lost_server_is_said_and_a_regained_one_too(mortal: Running, windows: Windows) -> None:
-    job = endless(mortal, "lasting")
-    one = windows(mortal.url)
-    one.open(f"/jobs/{job}", token=mortal.token)
-    chart = one.page.locator("figure").first
+def test_the_page_reports_a_lost_connection_and_its_return(restartable: Running, windows: Windows) -> None:
+    job = endless(restartable, "lasting")
+    window = windows(restartable.url)
+    window.open(f"/jobs/{job}", token=restartable.token)
+    chart = window.page.locator("figure").first
     expect(chart).to_have_attribute("data-points", re.compile(r"\d{2,}"))
-    one.page.evaluate("() => { window.untouched = true }")
-    mortal.kill()
-    lost = one.page.get_by_test_id("lost")
+    window.page.evaluate("() => { window.untouched = true }")
+    restartable.kill()
+    lost = window.page.get_by_test_id("lost")
     expect(lost).to_contain_text("Connection lost, retrying.")
-    expect(one.page.locator(".link-lost")).to_be_visible()
-    one.shot("page-connection-lost")
+    expect(window.page.locator(".connection-lost")).to_be_visible()
+    window.screenshot("page-connection-lost")
     seen = int(chart.get_attribute("data-points") or 0)
-    mortal.start()
-    expect(one.page.get_by_test_id("back")).to_contain_text("Connected again")
+    restartable.start()
+    expect(window.page.get_by_test_id("reconnected")).to_contain_text("Connected again")
     expect(lost).to_have_count(0)
-    expect(one.page.locator(".link-live")).to_be_visible()
-    one.until(lambda: int(chart.get_attribute("data-points") or 0) > seen, what="the curve goes on")
-    expect(one.page.get_by_role("list", name="events, newest first")).to_contain_text("adopted")
-    assert one.page.evaluate("() => window.untouched") is True
-    refused = [complaint for complaint in one.complaints if "ERR_" not in complaint and "Failed to load" not in complaint]
+    expect(window.page.locator(".connection-live")).to_be_visible()
+    window.until(lambda: int(chart.get_attribute("data-points") or 0) > seen, what="the curve goes on")
+    expect(window.page.get_by_role("list", name="events, newest first")).to_contain_text("adopted")
+    assert window.page.evaluate("() => window.untouched") is True
+    refused = [error for error in window.console_errors if "ERR_" not in error and "Failed to load" not in error]
     assert refused == []
-    one.complaints.clear()
+    window.console_errors.clear()
 
 
-def test_events_are_resumed_after_the_last_one_that_was_seen(server: Running, windows: Windows) -> None:
-    """The second stream says where the first one stopped, and nothing is shown twice."""
-    one = windows(server.url)
-    asked: list[str | None] = []
+def test_the_stream_resumes_after_the_last_event_seen(server: Running, windows: Windows) -> None:
+    """The second stream starts where the first one stopped, and nothing is shown twice."""
+    window = windows(server.url)
+    resumed_after: list[str | None] = []
 
-    def note(route: Route) -> None:
-        asked.append(route.request.headers.get("last-event-id"))
+    def record(route: Route) -> None:
+        resumed_after.append(route.request.headers.get("last-event-id"))
         route.continue_()
 
-    one.page.route("**/v1/stream*", note)
-    one.open(token=server.token)
+    window.page.route("**/v1/stream*", record)
+    window.open(token=server.token)
     job = endless(server, "resumed")
-    shown = one.page.get_by_role("list", name="events, newest first")
+    shown = window.page.get_by_role("list", name="events, newest first")
     expect(shown).to_contain_text("trains on")
-    one.go(f"/jobs/{job}")
-    one.until(lambda: len(asked) >= 2, what="another stream is asked for")
-    assert asked[0] is None
-    assert asked[1] is not None
+    window.go(f"/jobs/{job}")
+    window.until(lambda: len(resumed_after) >= 2, what="the second stream")
+    assert resumed_after[0] is None
+    assert resumed_after[1] is not None
     with server.client() as client:
         events = client.events(job).items
-    assert int(asked[1]) >= max(event.id for event in events if event.kind == "ready")
+    assert int(resumed_after[1]) >= max(event.id for event in events if event.kind == "ready")
     expect(shown).to_contain_text("submitted as")
     texts = shown.locator("li").all_inner_texts()
     assert len(texts) == len(set(texts))
@@ -120,28 +120,28 @@ def choppy(server: Running) -> Iterator[str]:
     proxy.server_close()
 
 
-def test_a_stream_that_is_cut_anywhere_gives_the_same_page(server: Running, choppy: str, windows: Windows) -> None:
-    one = windows(choppy)
-    one.open("/jobs", token=server.token)
+def test_a_stream_cut_into_small_chunks_gives_the_same_page(server: Running, choppy: str, windows: Windows) -> None:
+    window = windows(choppy)
+    window.open("/jobs", token=server.token)
     endless(server, "chopped")
-    row = one.row("chopped")
+    row = window.row("chopped")
     expect(row.locator(".state")).to_have_text("running")
     expect(row.locator(".loss span")).to_have_text(re.compile(r"2\.\d+"))
-    one.go("/")
-    expect(one.page.get_by_role("list", name="jobs in the picture")).to_contain_text("chopped")
+    window.go("/")
+    expect(window.page.get_by_role("list", name="jobs in the timeline")).to_contain_text("chopped")
 
 
-def test_a_server_that_is_silent_counts_as_lost(server: Running, windows: Windows) -> None:
+def test_a_silent_server_counts_as_lost(server: Running, windows: Windows) -> None:
     """Not even a comment for 25 s: here the page's clock is turned, so that nobody waits."""
-    one = windows(server.url)
-    one.page.clock.install(time=time.time())
-    one.open(token=server.token)
-    one.page.route("**/v1/stream*", lambda route: route.abort())
-    one.page.clock.fast_forward(24_000)
-    expect(one.page.get_by_test_id("lost")).to_have_count(0)
-    one.page.clock.fast_forward(2_000)
-    expect(one.page.get_by_test_id("lost")).to_be_visible()
-    one.page.unroute("**/v1/stream*")
-    one.page.get_by_role("button", name=re.compile("Retry now")).click()
-    expect(one.page.locator(".link-live")).to_be_visible()
-    one.complaints.clear()
+    window = windows(server.url)
+    window.page.clock.install(time=time.time())
+    window.open(token=server.token)
+    window.page.route("**/v1/stream*", lambda route: route.abort())
+    window.page.clock.fast_forward(24_000)
+    expect(window.page.get_by_test_id("lost")).to_have_count(0)
+    window.page.clock.fast_forward(2_000)
+    expect(window.page.get_by_test_id("lost")).to_be_visible()
+    window.page.unroute("**/v1/stream*")
+    window.page.get_by_role("button", name=re.compile("Retry now")).click()
+    expect(window.page.locator(".connection-live")).to_be_visible()
+    window.console_errors.clear()

@@ -1,4 +1,4 @@
-"""How the page's files are served."""
+"""How the server serves the page's files."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def get(server: Running, path: str, **headers: str) -> httpx.Response:
     return httpx.get(server.url + path, headers=headers, trust_env=False)
 
 
-def test_the_page_needs_no_token_but_everything_that_it_shows_does(server: Running) -> None:
+def test_the_page_needs_no_token_but_its_data_does(server: Running) -> None:
     assert get(server, "/").headers["content-type"].startswith("text/html")
     assert get(server, "/app.js").headers["content-type"].startswith("text/javascript")
     assert get(server, "/v1/overview").status_code == 401
 
 
 @pytest.mark.parametrize("path", ["/", "/app.js", "/app.css", "/icon.svg"])
-def test_every_file_has_a_policy_that_forbids_foreign_and_inline_code(server: Running, path: str) -> None:
+def test_the_content_security_policy_forbids_foreign_and_inline_code(server: Running, path: str) -> None:
     policy = get(server, path).headers["content-security-policy"]
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert rules["default-src"] == "'none'"
@@ -35,7 +35,7 @@ def test_every_file_has_a_policy_that_forbids_foreign_and_inline_code(server: Ru
     assert "unsafe" not in policy
 
 
-def test_a_browser_that_has_a_file_does_not_get_it_again(server: Running) -> None:
+def test_an_unchanged_file_is_not_sent_again(server: Running) -> None:
     first = get(server, "/app.js")
     assert first.headers["cache-control"] == "no-cache"
     again = get(server, "/app.js", **{"If-None-Match": first.headers["etag"]})
@@ -43,7 +43,7 @@ def test_a_browser_that_has_a_file_does_not_get_it_again(server: Running) -> Non
     assert get(server, "/app.js", **{"If-None-Match": '"another"'}).status_code == 200
 
 
-def test_files_are_gzipped_for_who_understands_it(server: Running) -> None:
+def test_files_are_gzipped_for_clients_that_accept_it(server: Running) -> None:
     packed = get(server, "/app.js", **{"Accept-Encoding": "gzip"})
     plain = get(server, "/app.js", **{"Accept-Encoding": "identity"})
     assert packed.headers["content-encoding"] == "gzip"
@@ -53,11 +53,11 @@ def test_files_are_gzipped_for_who_understands_it(server: Running) -> None:
 
 
 @pytest.mark.parametrize("path", ["/../app.py", "/..%2fapp.py", "/static/app.js", "//etc/passwd", "/app.js/", "/.env"])
-def test_no_other_file_can_be_had(server: Running, path: str) -> None:
+def test_no_other_file_is_served(server: Running, path: str) -> None:
     assert get(server, path).status_code in (401, 404)
 
 
-def test_a_folder_without_a_build_says_what_to_do(tmp_path: Path) -> None:
+def test_a_missing_build_says_how_to_make_it(tmp_path: Path) -> None:
     (tmp_path / "secret.key").write_text("not for the web")
     client = TestClient(Starlette(routes=[*Pages(tmp_path).routes()]))
     assert "make web" in client.get("/").text
