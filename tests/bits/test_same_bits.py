@@ -110,7 +110,7 @@ def all_reduce(self, parts, *, finish):
     finish(out)
     return out
 
-exchange.Exchange.sum = all_reduce
+exchange.TreeAllreduce.sum = all_reduce
 """
 
 

@@ -19,6 +19,7 @@ from stretto.train.entry.failpoints import failpoint
 from stretto.train.entry.fingerprint import tell
 from stretto.train.membership import Misplaced
 from stretto.train.oom_retry import OomCarryover
+from stretto.train.reduce.accumulation import program
 from stretto.train.reduce.preamble import first_difference
 from stretto.train.reduce.process_group import ProcessGroup
 from stretto.train.reduce.reducer import Reducer
@@ -60,6 +61,8 @@ class StateSync:
         """The optimizers' parameter groups as the script made them."""
         self._room: list[torch.Tensor] = []
         """Memory that was made ready for the state before it comes."""
+        self._sum_buffers: list[list[torch.Tensor]] = []
+        """Likewise for the sums of the gradients."""
         self._outline = Handover()
         job._team.introduce = self._introduce
 
@@ -141,6 +144,9 @@ class StateSync:
         assert job._team.group is not None
         self.joined = job._team.seat.tick or 0
         job._reducer.join(job._team.group)
+        if job._reducer.gradients is not None:
+            job._reducer.gradients.adopt(self._sum_buffers)
+        self._sum_buffers = []
         for loader in job._loaders:
             job._telling.loader(loader)
         job._telling.stepped_at = time.monotonic()
@@ -168,6 +174,9 @@ class StateSync:
         elif group.rank in routes.newcomers:
             specs = transfer.hear(group, holder=routes.holders[0])
             self._room = touched(specs, given=self._job._shared.tensors())
+            gradients = self._job._reducer.gradients if self._job._reducer is not None else None
+            if gradients is not None:
+                self._sum_buffers = gradients.allocate(program(self._job.slices, roster.members[group.rank].share))
 
     def _make_room(self, skeleton: Any, specs: list[list[Any]]) -> list[torch.Tensor | None]:
         room, self._room = self._room, []

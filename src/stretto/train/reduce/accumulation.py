@@ -99,16 +99,22 @@ class Flat:
         self._held: dict[tuple[int, int], torch.Tensor] = {}
         """First ones of two, as they came: adding both up at once saves a copy."""
         self._scratch = torch.empty(0)
+        self.spare: list[torch.Tensor] = []
+        """Buffers that were allocated ahead; `need` takes these first."""
 
     def need(self, buffers: int) -> None:
         self._held.clear()
         while len(self.buffers) < buffers:
-            self.buffers.append(torch.zeros(self.length, dtype=self.dtype, device=self.device))
+            self.buffers.append(self.spare.pop() if self.spare else self.allocate())
             self.views.append(self._cut(self.buffers[-1]))
+
+    def allocate(self) -> torch.Tensor:
+        """A new buffer, which nobody else has."""
+        return torch.zeros(self.length, dtype=self.dtype, device=self.device)
 
     def renew(self, buffer: int) -> None:
         """Replaces one buffer: somebody else keeps the memory of the old one."""
-        self.buffers[buffer] = torch.zeros(self.length, dtype=self.dtype, device=self.device)
+        self.buffers[buffer] = self.allocate()
         self.views[buffer] = self._cut(self.buffers[buffer])
 
     def _cut(self, flat: torch.Tensor) -> list[torch.Tensor]:

@@ -125,6 +125,17 @@ class Gradients:
         """Buckets of this pass that are on their way."""
         return self._launched
 
+    def allocate(self, program: SumSchedule) -> list[list[torch.Tensor]]:
+        """Buffers for each bucket. Changes nothing here: any thread may call it, and the training thread calls `adopt`."""
+        return [[bucket.flat.allocate() for _ in range(program.buffers)] for bucket in self.buckets]
+
+    def adopt(self, buffers: list[list[torch.Tensor]]) -> None:
+        """Uses these buffers from the next pass on. Those of another layout are dropped."""
+        for bucket, spare in zip(self.buckets, buffers, strict=False):
+            bucket.flat.spare = [
+                tensor for tensor in spare if tensor.numel() == bucket.flat.length and tensor.dtype == bucket.flat.dtype
+            ]
+
     def begin(self, program: SumSchedule, launch: Callable[[Bucket], None], *, scale: float | None = None) -> None:
         """A pass starts. `launch` is called for every bucket when its sums are complete, and multiplied by `scale`."""
         self.undo()
