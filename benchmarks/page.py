@@ -27,10 +27,9 @@ ORDER = (
     "hosts",
 )
 SHOWN = {
-    "overhead": ("",),
-    "exchange": ("100 MB, 2 workers: tree / all-reduce", "100 MB, 4 workers: tree / all-reduce"),
-    "rescale": ("join: ", "SIGKILL: ", "SIGSTOP: "),
-    "start": ("",),
+    "overhead": ("CNN, 10M parameters, 2 workers: stretto / DDP", "transformer, 25M parameters, 2 workers: stretto / DDP"),
+    "rescale": ("join: stretto / torchrun", "SIGKILL: stretto / torchrun", "SIGSTOP: stretto / torchft"),
+    "resume": ("SIGKILL of everything",),
 }
 """Beginnings of the rows that the README shows."""
 INTRODUCTION = """# Benchmarks
