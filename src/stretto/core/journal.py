@@ -46,7 +46,7 @@ class Start(Line):
     version: str = ""
     """The version of stretto that wrote the line."""
     mode: str = omitted("")
-    """`restart` where the script runs under `stretto restart`: there are no commits then."""
+    """`restart` where the script runs under `stretto run --restart-mode`: there are no commits then."""
     schema: int = VERSION
     """The version of this schema. Journals of 0.1.0 and 0.2.0 do not say it: they have version 1."""
 
