@@ -76,12 +76,12 @@ def test_the_readme_begins_with_one_sentence_and_two_commands() -> None:
     assert lines[7] == "```"
 
 
-# ---- docs/guides/porting.md: every refusal is in its table
+# ---- docs/guides/troubleshooting.md: every refusal is in its table
 
 
 def _phrases() -> list[str]:
     """What the table quotes, of the messages that scripts raise: the code in the first cell of each row."""
-    page = (ROOT / "docs" / "guides" / "porting.md").read_text()
+    page = (ROOT / "docs" / "guides" / "troubleshooting.md").read_text()
     part = page.split("## Refusals and cures")[1].split("### Before a worker is admitted")[0]
     cells = [line.split(" | ")[0] for line in part.splitlines() if line.startswith("| `")]
     return [phrase for cell in cells for phrase in re.findall(r"`([^`]+)`", cell)]
