@@ -13,36 +13,29 @@ from launching import environment
 
 from stretto.agent.records import journal_writer as journals
 from stretto.agent.records.journal_writer import Journal
-from stretto.core.journal import Commit, JournalEvent, Parser, Resume, Switch, lives, parse
-from stretto.core.schema import Unknown
+from stretto.core.journal import Commit, EpochEnd, JournalEvent, Parser, Record, Resume, Switch, lives, parse
 
 
 def silent(text: str) -> None:
     raise AssertionError(text)
 
 
-def commit(step: int, **fields: object) -> dict[str, object]:
-    return {"step": step, "epoch": 0, "loader": 0, "first": 0, "count": 4, "batch": 4, "roster": 1, "workers": 1, **fields}
+def commit(step: int, roster: int = 1) -> Commit:
+    return Commit(step=step, epoch=0, loader=0, first=0, count=4, batch=4, roster=roster, workers=1, metrics={"loss": 0.5})
 
 
 def test_what_is_written_is_read_back_as_types(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j", warn=silent)
-    journal.write("event", what="started", worker="w0", text="pid 1")
-    journal.write("commit", **commit(4, metrics={"loss": 0.5}))
-    journal.write("novelty", something=1)
+    written = [journal.write(JournalEvent("started", "pid 1", worker="w0")), journal.write(commit(4))]
     assert journal.close() is None
-    event, line, novelty = parse((tmp_path / "j").read_bytes())
-    assert isinstance(novelty, Unknown)
-    assert isinstance(event, JournalEvent)
-    assert (event.what, event.worker) == ("started", "w0")
-    assert isinstance(line, Commit)
-    assert (line.step, line.metrics) == (4, {"loss": 0.5})
+    assert parse((tmp_path / "j").read_bytes()) == written
+    assert all(line.t > 0 for line in written)
 
 
 def test_every_cut_of_a_journal_is_readable(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j", warn=silent)
     for step in range(3):
-        journal.write("commit", **commit(step))
+        journal.write(commit(step))
     journal.close()
     data = (tmp_path / "j").read_bytes()
     ends = [place for place in range(len(data)) if data[place] == 10]
@@ -54,7 +47,7 @@ def test_a_torn_line_does_not_swallow_the_next_agents_first(tmp_path: Path) -> N
     path = tmp_path / "j"
     path.write_bytes(b'{"t":1,"kind":"event","what":"a"}\n{"t":2,"kind":"ev')
     journal = Journal(path, warn=silent)
-    journal.write("event", what="b")
+    journal.write(JournalEvent("b"))
     journal.close()
     parser = Parser()
     found = list(parser.feed(path.read_bytes()))
@@ -78,19 +71,9 @@ def test_lines_that_lack_a_field_are_counted_not_raised() -> None:
 
 
 def test_after_a_resume_what_it_replaces_is_gone() -> None:
-    def line(kind: str, **fields: object) -> bytes:
-        return json.dumps({"t": 1, "kind": kind, **fields}).encode() + b"\n"
-
-    data = b"".join(
-        [
-            *(line("commit", **commit(step)) for step in range(4)),
-            line("epoch", epoch=0, loader=0),
-            line("resume", step=1, life=2),
-            *(line("commit", **commit(step, roster=9)) for step in (2, 3)),
-            line("switch", number=1, step=0, workers=1, joined=[], left=[], cause="start", pause_ms=0.0),
-        ]
-    )
-    kept = lives(parse(data))
+    switch = Switch(number=1, step=0, workers=1, joined=(), left=(), cause="start", pause_ms=0.0)
+    before: list[Record] = [*map(commit, range(4)), EpochEnd(epoch=0, loader=0)]
+    kept = lives([*before, Resume(step=1, life=2), commit(2, roster=9), commit(3, roster=9), switch])
     assert [(one.step, one.roster) for one in kept if isinstance(one, Commit)] == [(0, 1), (1, 1), (2, 9), (3, 9)]
     assert sum(isinstance(one, Resume) for one in kept) == 1
     assert sum(isinstance(one, Switch) for one in kept) == 1
@@ -101,7 +84,7 @@ def test_a_full_disk_warns_once_keeps_lines_and_says_at_the_end_what_is_missing(
     warnings: list[str] = []
     journal = Journal(Path("/dev/full"), warn=warnings.append)
     for step in range(5):
-        journal.write("commit", **commit(step))
+        journal.write(commit(step))
     assert len(warnings) == 1
     assert "No space left on device" in warnings[0]
     assert "the job goes on" in warnings[0]
@@ -114,7 +97,7 @@ def test_memory_for_waiting_lines_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(journals, "PENDING_BYTES", 1000)
     journal = Journal(Path("/dev/full"), warn=lambda text: None)
     for step in range(100):
-        journal.write("commit", **commit(step))
+        journal.write(commit(step))
     assert journal.lost > 80
     assert "100 lines" in (journal.close() or "")
 
@@ -125,6 +108,7 @@ def test_when_there_is_room_again_nothing_was_lost(tmp_path: Path) -> None:
         import resource, signal, sys
         from pathlib import Path
         from stretto.agent.records import journal_writer as journals
+        from stretto.core.journal import JournalEvent
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         journals.RETRY_S = 0.0
         told = []
@@ -132,9 +116,9 @@ def test_when_there_is_room_again_nothing_was_lost(tmp_path: Path) -> None:
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         resource.setrlimit(resource.RLIMIT_FSIZE, (250, hard))
         for step in range(20):
-            journal.write("event", what=f"number {step}")
+            journal.write(JournalEvent(f"number {step}"))
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-        journal.write("event", what="number 20")
+        journal.write(JournalEvent("number 20"))
         assert journal.close() is None
         assert len(told) == 2, told
     """

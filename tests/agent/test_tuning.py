@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from stretto.agent.sizing.straggler_monitor import MOST_REPLACED, StragglerMonit
 from stretto.batching import stragglers
 from stretto.batching.autoscale import AutoscaleConfig, Efficiency, Goal, Heuristic
 from stretto.core.errors import UsageError
+from stretto.core.journal import Commit
 
 
 class Agent:
@@ -43,10 +45,15 @@ class Agent:
         self.replaced.append(worker)
 
 
+def commit(**fields: Any) -> Commit:
+    usual = {"step": 0, "epoch": 0, "loader": 0, "first": 0, "count": 64, "batch": 64, "roster": 1, "workers": 1}
+    return Commit(**{**usual, **fields})
+
+
 def trained(agent: Agent, scaler: Autoscaler, clock: list[float], *, steps: int, step_s: dict[int, float], first: int = 0) -> None:
     for step in range(first, first + steps):
         clock[0] += step_s[agent.wanted]
-        scaler.commit({"step": step, "workers": agent.wanted, "count": 64, "step_s": step_s[agent.wanted], "left": 10**7})
+        scaler.commit(commit(step=step, workers=agent.wanted, count=64, step_s=step_s[agent.wanted], left=10**7))
 
 
 def test_a_job_that_scales_is_grown_to_what_is_allowed():
@@ -121,7 +128,7 @@ def test_measured_starts_and_pauses_decide_whether_a_late_change_pays():
     scaler = Autoscaler(AutoscaleConfig(Efficiency(0.6), 1, 2), agent, clock=lambda: clock[0])
     for step in range(100):  # 64 samples in 0.4 s, and 30 s of them are left
         clock[0] += 0.4
-        scaler.commit({"step": step, "workers": 1, "count": 64, "step_s": 0.4, "left": 64 * 75})
+        scaler.commit(commit(step=step, workers=1, count=64, step_s=0.4, left=64 * 75))
         if step == 10:
             scaler._startups.append(25.0)
     assert agent.wanted == 1
@@ -133,7 +140,7 @@ def test_a_slow_worker_is_told_of_once_and_its_speed_is_set():
     agent.shares = [("a", 4), ("b", 4), ("c", 4), ("d", 4)]
     watch = StragglerMonitor(stragglers.StragglerConfig(), agent)
     for step in range(12):
-        watch.commit({"step": step, "roster": 1, "slice_s": {"a": 1.0, "b": 1.0, "c": 1.0, "d": 3.0}})
+        watch.commit(commit(step=step, roster=1, slice_s={"a": 1.0, "b": 1.0, "c": 1.0, "d": 3.0}))
     assert len(agent.told) == 1
     assert round(agent.speeds["d"], 2) == 0.33
 
@@ -142,7 +149,7 @@ def test_nothing_is_judged_while_the_roster_changes():
     agent = Agent()
     watch = StragglerMonitor(stragglers.StragglerConfig(), agent)
     for step in range(100):
-        watch.commit({"step": step, "roster": 1, "slice_s": {"a": 1.0, "b": 9.0}})
+        watch.commit(commit(step=step, roster=1, slice_s={"a": 1.0, "b": 9.0}))
     assert agent.told == []
 
 
@@ -153,6 +160,6 @@ def test_replacing_ends_somewhere():
         slow = f"slow{number}"
         agent.shares = [("a", 5), ("b", 5), ("c", 5), (slow, 1)]
         for step in range(200):
-            watch.commit({"step": step, "roster": number, "slice_s": {"a": 1.0, "b": 1.0, "c": 1.0, slow: 30.0}})
+            watch.commit(commit(step=step, roster=number, slice_s={"a": 1.0, "b": 1.0, "c": 1.0, slow: 30.0}))
     assert len(agent.replaced) == MOST_REPLACED
     assert len(set(agent.replaced)) == MOST_REPLACED

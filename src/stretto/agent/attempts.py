@@ -24,7 +24,6 @@ from stretto.agent.supervisor import Supervisor
 from stretto.agent.workers.restart_budget import RestartBudget
 from stretto.core.errors import UsageError
 from stretto.core.journal import Resume, Start
-from stretto.core.version import VERSION
 from stretto.train.checkpoint.catalog import CheckpointEntry, sound
 from stretto.train.checkpoint.storage import open_vault
 
@@ -105,16 +104,9 @@ class Attempts:
     def tell(self) -> None:
         options, life = self.options, self.life
         if self.life.number == 1 or self.resumes == 0:
-            self.recorder.write(
-                "start",
-                life=life.number,
-                script=options.script,
-                args=list(options.args),
-                version=VERSION,
-                workers={"least": options.least, "most": options.most, "wanted": options.wanted},
-            )
+            self.recorder.write(options.start_line(life=life.number))
         if life.step is not None:
-            self.recorder.resume(life=life.number, step=life.step, path=life.path)
+            self.recorder.resume(life=life.number, finished=life.step, path=life.path)
 
     async def run(self) -> RunOutcome:
         """To the end of the last life. The fork server of the first must have been started."""

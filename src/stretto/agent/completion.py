@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
 
 from stretto.agent.outcome import RunOutcome
 from stretto.agent.workers.failure_policy import Failure
+from stretto.core.messages import FinishedMessage
 
 
 class Completion:
@@ -16,7 +16,7 @@ class Completion:
     def __init__(self) -> None:
         self.outcome: asyncio.Future[RunOutcome] = asyncio.get_running_loop().create_future()
         self.stopping: int | None = None
-        self._finals: dict[str, Mapping[str, Any]] = {}
+        self._finals: dict[str, FinishedMessage] = {}
 
     @property
     def begun(self) -> bool:
@@ -40,23 +40,23 @@ class Completion:
             )
         )
 
-    def finished(self, worker: str, fields: Mapping[str, Any]) -> None:
-        """The last words of a worker whose script has ended."""
-        self._finals[worker] = fields
+    def finished(self, worker: str, message: FinishedMessage) -> None:
+        """A worker's script has ended."""
+        self._finals[worker] = message
 
     @property
     def hint(self) -> str:
         """Which variable of the script probably made it end on one worker alone, as that worker's script reads."""
-        return next((str(final["hint"]) for final in self._finals.values() if final.get("hint")), "")
+        return next((final.hint for final in self._finals.values() if final.hint), "")
 
     def conclude(self, told: Mapping[str, str] | None = None) -> None:
         """Everybody has ended: with the same state, at the end or where a stop was asked for. `told` is what other hosts say:
         for each digest a worker."""
-        digests = {name: str(final["digest"]) for name, final in self._finals.items() if final.get("digest")}
+        digests = {name: final.digest for name, final in self._finals.items() if final.digest}
         digests |= {worker: digest for digest, worker in (told or {}).items()}
         if len(set(digests.values())) > 1:
             return self.differ("at the end", digests)
         digest = next(iter(digests.values()), None)
-        if self.stopping is not None and (not self._finals or any(final.get("stopped", True) for final in self._finals.values())):
+        if self.stopping is not None and (not self._finals or any(final.stopped for final in self._finals.values())):
             return self.end(RunOutcome("stopped", self.stopping, digest=digest))
         self.end(RunOutcome("finished", 0, digest=digest))

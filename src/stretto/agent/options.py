@@ -15,6 +15,8 @@ from stretto.agent.workers.stall_detection import STALL_S
 from stretto.batching.autoscale import AutoscaleConfig, parse_autoscale
 from stretto.batching.stragglers import parse_mode
 from stretto.core.errors import UsageError
+from stretto.core.journal import Start
+from stretto.core.version import VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,11 @@ class RunOptions:
                 "shared": StoreOptions.read(shared) if shared else None,
             }
         )
+
+    def start_line(self, *, life: int, mode: str = "") -> Start:
+        """The journal's line for the beginning of an attempt."""
+        workers = {"least": self.least, "most": self.most, "wanted": self.wanted}
+        return Start(self.script, tuple(self.args), workers, life, VERSION, mode)
 
     def for_workers(self, *, run: str = "", life: int = 1, resume: int | None = None) -> str:
         """STRETTO_OPTIONS. `resume` is the step of the checkpoint that the run goes on from."""

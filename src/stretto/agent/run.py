@@ -21,6 +21,7 @@ from stretto.agent.records.run_folder import RunFolder, create, discard, write_j
 from stretto.agent.records.tensorboard import open_board
 from stretto.agent.restart.restarter import Restarter
 from stretto.core.errors import UsageError
+from stretto.core.journal import End
 from stretto.core.version import VERSION
 
 
@@ -132,7 +133,7 @@ def _conclude(outcome: RunOutcome, supervisor: Commander, *, began: float) -> Ru
     """Writes the end. A disk that is full here is an error even if the training went well: its record is not whole."""
     recorder, folder = supervisor.recorder, supervisor.folder
     tally = recorder.tally
-    recorder.write("end", state=outcome.state, digest=outcome.digest, steps=tally.steps, error=outcome.error)
+    recorder.write(End(outcome.state, outcome.digest, tally.steps, outcome.error))
     lost = recorder.close()
     result = {
         "name": folder.name,
@@ -145,7 +146,7 @@ def _conclude(outcome: RunOutcome, supervisor: Commander, *, began: float) -> Ru
         "mixed": supervisor.mixed,
         "error": outcome.error,
         "traceback": outcome.traceback or None,
-        "metrics": tally.last.get("metrics", {}),
+        "metrics": tally.metrics,
         "seconds": round(time.monotonic() - began, 3),
         "warnings": tally.warnings[:100],
         "lost": lost,
@@ -213,7 +214,7 @@ class Verbs:
                 self._supervisor.stop(now=bool(request.get("now", False)))
                 return {}
             case "metrics":
-                return {"metrics": self._supervisor.recorder.tally.last.get("metrics", {})}
+                return {"metrics": self._supervisor.recorder.tally.metrics}
             case "drain":
                 return drain(self._supervisor, agent=str(request.get("agent") or self._supervisor.options.agent))
             case other:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def standing(agent: Supervisor) -> dict[str, Any]:
     tally, council, options = agent.recorder.tally, agent.council, agent.options
-    roster, last = council.roster, agent.recorder.tally.last
+    roster = council.roster
     workers = [
         {
             "worker": worker.name,
@@ -39,9 +39,9 @@ def standing(agent: Supervisor) -> dict[str, Any]:
         "agents": sorted(council.agents),
         "leader": council.leader,
         "steps": tally.steps,
-        "step": last.get("step"),
-        "epoch": last.get("epoch"),
-        "metrics": last.get("metrics", {}),
+        "step": tally.last_step,
+        "epoch": tally.last.epoch if tally.last is not None else None,
+        "metrics": tally.metrics,
         "steps_per_s": round(tally.steps_per_s, 3),
         "restarts": agent.restarts,
         "stalled": agent.progress.stalled,

@@ -33,9 +33,9 @@ from stretto.agent.workers.postmortem import examine, poisoned
 from stretto.agent.workers.progress_monitor import ProgressMonitor
 from stretto.agent.workers.replacement import Replacement
 from stretto.agent.workers.startup_ranks import StartupRanks
-from stretto.agent.workers.worker_channel import Message
 from stretto.agent.workers.worker_handle import WorkerHandle, prepare
 from stretto.core.errors import JobFailed, UsageError
+from stretto.core.messages import HaltMessage, RosterMessage, StopMessage, ToWorker
 from stretto.core.roster import Roster
 from stretto.core.text import quantity
 from stretto.membership.protocol import ENDED_EARLY
@@ -223,7 +223,7 @@ class Supervisor:
 
     def publish(self, roster: Roster) -> None:
         self.recorder.roster(roster, agent=self.options.agent)
-        message = {"kind": "roster", "roster": roster.to_dict()}
+        message = RosterMessage(roster)
         for name in (*roster.workers, *roster.left):
             self._send(name, message)
         needed = {*roster.workers, *roster.left}
@@ -235,7 +235,7 @@ class Supervisor:
     def halt(self, number: int, reason: str) -> None:
         self.recorder.event("broken", f"roster {number}: {reason}")
         for name in list(self.workers):
-            self._send(name, {"kind": "halt", "number": number})
+            self._send(name, HaltMessage(number))
 
     def dismiss(self, worker: str, reason: str) -> None:
         known = self.workers.get(worker)
@@ -282,7 +282,7 @@ class Supervisor:
     def changed(self) -> None:
         self.early.look()
 
-    def _send(self, name: str, message: Message) -> None:
+    def _send(self, name: str, message: ToWorker) -> None:
         worker = self.workers.get(name)
         if worker is not None and not worker.dead:
             worker.link.send(message)
@@ -411,7 +411,7 @@ class Supervisor:
 
     def ask_chief_to_stop(self) -> None:
         if self.ending.stopping is not None and self.council.chief is not None:
-            self._send(self.council.chief, {"kind": "stop"})
+            self._send(self.council.chief, StopMessage())
 
     def see_whether_over(self) -> None:
         """Ends the job when its members have, and their processes too: a script may still write its model."""

@@ -1,17 +1,44 @@
-"""What workers say to their agent, and what the agent makes of it: statuses for the leader, lines for the journal."""
+"""What the agent does with its workers' messages: statuses for the leader, lines for the journal."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stretto.agent.workers.failure_policy import Crash
 from stretto.agent.workers.fingerprints import differences, remedy, told
-from stretto.agent.workers.liveness import Liveness
-from stretto.agent.workers.worker_channel import Message, misread
 from stretto.agent.workers.worker_handle import WorkerHandle
+from stretto.core.journal import (
+    Checkpoint,
+    Commit,
+    Digests,
+    EpochEnd,
+    Evaluation,
+    JournalEvent,
+    JournalReport,
+    LoaderLine,
+    Plan,
+)
+from stretto.core.messages import (
+    BarrierMessage,
+    CrashMessage,
+    EndedMessage,
+    FinishedMessage,
+    HaltedMessage,
+    HelloMessage,
+    LeftMessage,
+    MisplacedMessage,
+    OrderMessage,
+    PreparedMessage,
+    ReadyMessage,
+    ResumedMessage,
+    SwitchedMessage,
+    ToAgent,
+)
+from stretto.core.schema import VERSION, Unknown
 from stretto.core.source import comparable
 from stretto.core.text import quantity
 from stretto.membership.worker_status import Phase
@@ -19,95 +46,114 @@ from stretto.membership.worker_status import Phase
 if TYPE_CHECKING:
     from stretto.agent.supervisor import Supervisor
 
-JOURNALLED = {
-    "loader": ("loader",),
-    "epoch": ("loader", "epoch"),
-    "eval": ("loader", "epoch", "step"),
-    "report": ("step", "of"),
-    "checkpoint": ("step", "path"),
-    "plan": ("step", "loader", "batch", "parts"),
-}
-"""Messages that go to the journal as they are, and what makes two of them the same."""
-
 
 class WorkerMessages:
-    """One agent's ear. A worker that counts as dead, or was let go, is not listened to any more."""
+    """Handles what one agent's workers send. Ignores a worker that counts as dead or was dismissed."""
 
     def __init__(self, agent: Supervisor) -> None:
         self._agent = agent
         self._options = agent.options
         self._recorder = agent.recorder
         self._council = agent.council
-        self._fingerprint: dict[str, Any] | None = None
+        self._fingerprint: Mapping[str, str] | None = None
         self._fingerprint_of = ""
+        self._unknown: set[str] = set()
 
-    def hear(self, name: str, message: Message) -> None:
+    def hear(self, name: str, message: ToAgent | Unknown) -> None:
         worker = self._agent.workers[name]
         if worker.dead or worker.verdict is not None:
             return
         if worker.dismissed:
             return  # what it still says cannot bring it back
-        wrong = misread(message)
-        if wrong:
-            return self._agent.condemn(worker, Liveness("fault", wrong))
-        self._take(worker, message["kind"], {key: value for key, value in message.items() if key != "kind"})
+        if not self._record(message):
+            self._take(worker, message)
 
-    def _take(self, worker: WorkerHandle, kind: str, fields: dict[str, Any]) -> None:
-        match kind:
-            case "hello":
-                worker.greeted = True
-                host, port = fields["address"]
-                worker.status = replace(worker.status, address=(str(host), int(port)))
-                self._compare(worker, fields.get("fingerprint"))
-            case "ready":
-                self._agent.early.ready(worker, lambda: self._meet(worker, fields))
-            case "barrier":
-                self._agent.early.barrier(worker, int(fields["count"]))
-            case "prepared":
-                worker.status = replace(worker.status, prepared=int(fields["number"]))
-            case "switched":
-                self._switched(worker, fields)
-            case "resumed":
-                self._recorder.resumed(worker.name, fields)
-            case "halted":
-                worker.status = replace(worker.status, halted=int(fields["number"]), tick=fields["tick"])
+    def _record(self, message: ToAgent | Unknown) -> bool:
+        """Writes messages that are journal lines as they are, once for all workers. Whether it was one of these."""
+        match message:
+            case LoaderLine():
+                self._recorder.once(message, message.loader)
+            case EpochEnd():
+                self._recorder.once(message, message.loader, message.epoch)
+            case Evaluation():
+                self._recorder.once(message, message.loader, message.epoch, message.step)
+            case JournalReport():
+                self._recorder.once(message, message.step, message.of)
+            case Checkpoint():
+                self._recorder.once(message, message.step, message.path)
+            case Plan():
+                self._recorder.once(message, message.step, message.loader, message.batch, message.parts)
+            case _:
+                return False
+        return True
+
+    def _take(self, worker: WorkerHandle, message: ToAgent | Unknown) -> None:
+        match message:
+            case HelloMessage():
+                self._greet(worker, message)
+            case ReadyMessage():
+                self._agent.early.ready(worker, lambda: self._meet(worker, message))
+            case BarrierMessage(count=count):
+                self._agent.early.barrier(worker, count)
+            case PreparedMessage(number=number):
+                worker.status = replace(worker.status, prepared=number)
+            case SwitchedMessage():
+                self._switched(worker, message)
+            case ResumedMessage():
+                self._recorder.resumed(worker.name, message)
+            case HaltedMessage(number=number, tick=tick):
+                worker.status = replace(worker.status, halted=number, tick=tick)
                 self._council.tell(worker.status)
                 if self._agent.part is not None:
                     self._agent.part.doubt()
-            case "commit":
-                if "order" in fields:
-                    self._recorder.order(
-                        worker.name, loader=int(fields["loader"]), epoch=int(fields["epoch"]), order=str(fields["order"])
-                    )
-                if self._recorder.commit(fields):
-                    self._agent.tuning.commit(fields)
-                self._goes_on(worker, fields)
-            case "order":
-                self._recorder.order(worker.name, **{name: fields[name] for name in ("loader", "epoch", "order")})
-            case "digest":
-                self._digest(worker, fields)
-            case "event":
-                self._agent.mixed = self._agent.mixed or fields["what"] == "mixed"
-                self._recorder.event(str(fields["what"]), str(fields.get("text", "")), worker=worker.name)
-            case "crash":
-                shown = "" if fields.get("usage") else str(fields.get("traceback", ""))
-                worker.crash = Crash(
-                    worker.name, fields.get("tick"), fields["type"], fields["text"], shown, usage=bool(fields.get("usage"))
-                )
-            case "misplaced":
-                self._agent.let_go(worker, fields["text"], refused=True, recurring=True)
-            case "finished":
-                self._finished(worker, fields)
-            case "ended":
+            case Commit():
+                self._commit(worker, message)
+            case OrderMessage(loader=loader, epoch=epoch, order=order):
+                self._recorder.order(worker.name, loader=loader, epoch=epoch, order=order)
+            case Digests():
+                if self._recorder.digests(message):
+                    self._agent.ending.differ(f"after step {message.step}", message.digests)
+            case JournalEvent(what=what, text=text):
+                self._agent.mixed = self._agent.mixed or what == "mixed"
+                self._recorder.event(what, text, worker=worker.name)
+            case CrashMessage():
+                shown = "" if message.usage else message.traceback
+                worker.crash = Crash(worker.name, message.tick, message.type, message.text, shown, usage=message.usage)
+            case MisplacedMessage(text=text):
+                self._agent.let_go(worker, text, refused=True, recurring=True)
+            case FinishedMessage():
+                self._finished(worker, message)
+            case EndedMessage():
                 self._agent.spawn(self._see_out(worker))
-            case "left":
-                self._left(worker, fields)
-            case _ if kind in JOURNALLED:
-                self._recorder.once(kind, fields, *JOURNALLED[kind])
+            case LeftMessage():
+                self._left(worker)
+            case Unknown(kind=kind):
+                self._ignore(worker, kind)
             case _:
                 pass
 
-    def _compare(self, worker: WorkerHandle, fingerprint: dict[str, Any] | None) -> None:
+    def _greet(self, worker: WorkerHandle, hello: HelloMessage) -> None:
+        if hello.schema > VERSION:
+            text = f"its stretto {hello.version} sends messages of version {hello.schema}, this agent reads up to {VERSION}"
+            return self._agent.let_go(worker, f"{text}: install the same stretto for both", refused=True, recurring=True)
+        worker.greeted = True
+        worker.status = replace(worker.status, address=hello.address)
+        self._compare(worker, hello.fingerprint)
+
+    def _ignore(self, worker: WorkerHandle, kind: str) -> None:
+        """A later version of the worker's side may send more than this agent knows."""
+        if kind not in self._unknown:
+            self._unknown.add(kind)
+            self._recorder.event("warning", f"sent a message {kind[:40]!r} that this agent does not know", worker=worker.name)
+
+    def _commit(self, worker: WorkerHandle, commit: Commit) -> None:
+        if commit.order:
+            self._recorder.order(worker.name, loader=commit.loader, epoch=commit.epoch, order=commit.order)
+        if self._recorder.commit(commit):
+            self._agent.tuning.commit(commit)
+        self._goes_on(worker, commit)
+
+    def _compare(self, worker: WorkerHandle, fingerprint: Mapping[str, str] | None) -> None:
         """Workers that would compute other bits are refused."""
         if fingerprint is None:
             return
@@ -116,7 +162,7 @@ class WorkerMessages:
             self._fingerprint = fingerprint
             self._fingerprint_of = worker.name
             if self._agent.part is not None:
-                self._council.agree(fingerprint=fingerprint, fingerprint_of=worker.name)
+                self._council.agree(fingerprint=dict(fingerprint), fingerprint_of=worker.name)
             return
         self._refuse_other_bits(
             worker,
@@ -128,10 +174,10 @@ class WorkerMessages:
             ),
         )
 
-    def _meet(self, worker: WorkerHandle, fields: dict[str, Any]) -> None:
+    def _meet(self, worker: WorkerHandle, message: ReadyMessage) -> None:
         """A worker has made its model and its loaders. What the chief has made is what the job is; others must fit it."""
-        terms = {"settings": dict(fields["settings"]), "contract": dict(fields["contract"])}
-        slices, shape = int(fields["slices"]), str(fields["shape"])
+        terms = {"settings": dict(message.settings), "contract": dict(message.contract)}
+        slices, shape = message.slices, message.shape
         ranks = self._council.ranks
         if ranks.chief == worker.name and not ranks.terms:
             return self._agent.spawn(self._begin(worker, terms, slices=slices, shape=shape))
@@ -189,32 +235,20 @@ class WorkerMessages:
         self._agent.tuning.ready(worker.name)
         self._agent.balance()
 
-    def _switched(self, worker: WorkerHandle, fields: dict[str, Any]) -> None:
-        worker.status = replace(worker.status, phase=Phase.MEMBER, roster=int(fields["number"]), tick=fields["tick"])
-        self._recorder.switched(worker.name, fields)
+    def _switched(self, worker: WorkerHandle, message: SwitchedMessage) -> None:
+        worker.status = replace(worker.status, phase=Phase.MEMBER, roster=message.number, tick=message.tick)
+        self._recorder.switched(worker.name, message)
         self._council.tell(worker.status)
-        self._agent.tuning.switched(worker.name, fields)
+        self._agent.tuning.switched(worker.name, message)
         self._agent.ask_chief_to_stop()
 
-    def _digest(self, worker: WorkerHandle, fields: dict[str, Any]) -> None:
-        step = int(fields["step"])
-        if "digests" in fields:
-            differ = self._recorder.digests(step, dict(fields["digests"]))
-        else:
-            members = self._council.roster.workers if self._council.roster is not None else ()
-            differ = self._recorder.digest(step, worker.name, str(fields["digest"]), members=members)
-        if differ:
-            self._agent.ending.differ(f"after step {step}", differ)
-
-    def _finished(self, worker: WorkerHandle, fields: dict[str, Any]) -> None:
-        self._agent.ending.finished(worker.name, fields)
-        worker.status = replace(
-            worker.status, phase=Phase.FINISHED, tick=fields.get("tick"), digest=str(fields.get("digest") or "")
-        )
+    def _finished(self, worker: WorkerHandle, message: FinishedMessage) -> None:
+        self._agent.ending.finished(worker.name, message)
+        worker.status = replace(worker.status, phase=Phase.FINISHED, tick=message.tick, digest=message.digest or "")
         self._recorder.event("finished", worker=worker.name)
         self._council.tell(worker.status)
         self._agent.see_whether_over()
-        if not fields.get("closed"):  # after job.close() the script goes on; its end is told by itself
+        if not message.closed:  # after job.close() the script goes on, and says itself when it ends
             self._agent.spawn(self._see_out(worker))
 
     async def _see_out(self, worker: WorkerHandle) -> None:
@@ -228,17 +262,16 @@ class WorkerMessages:
             )
             self._agent.forks.kill(worker.pid)
 
-    def _goes_on(self, worker: WorkerHandle, fields: dict[str, Any]) -> None:
+    def _goes_on(self, worker: WorkerHandle, commit: Commit) -> None:
         """Once somebody has finished, the leader has to know of everybody who trains further than that one did."""
-        if any(one.phase is Phase.FINISHED for one in self._council.statuses.values()) and isinstance(fields.get("tick"), int):
-            worker.status = replace(worker.status, tick=fields["tick"])
+        if commit.tick is not None and any(status.phase is Phase.FINISHED for status in self._council.statuses.values()):
+            worker.status = replace(worker.status, tick=commit.tick)
             self._council.tell(worker.status)
 
-    def _left(self, worker: WorkerHandle, fields: dict[str, Any]) -> None:
+    def _left(self, worker: WorkerHandle) -> None:
         worker.left = True
         roster = self._council.roster
-        let_go = roster.number if roster is not None and worker.name in roster.left else worker.status.roster
-        number = int(fields.get("number") or let_go)
+        number = roster.number if roster is not None and worker.name in roster.left else worker.status.roster
         worker.status = replace(worker.status, phase=Phase.GONE, roster=number)
         self._recorder.event("left", "in order", worker=worker.name)
         self._council.tell(worker.status)

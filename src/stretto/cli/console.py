@@ -6,12 +6,24 @@ import json
 import sys
 import time
 from collections import deque
-from typing import Any, TextIO
+from typing import TextIO
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from stretto.core.journal import (
+    JOURNAL,
+    Commit,
+    EpochEnd,
+    Evaluation,
+    JournalEvent,
+    KnownRecord,
+    Metrics,
+    Resume,
+    Switch,
+)
+from stretto.core.schema import JsonObject
 from stretto.core.text import quantity
 
 REFRESH_PER_S = 8
@@ -42,7 +54,7 @@ class RunConsole:
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
         self._live: Live | None = None
         self._workers = 0
-        self._commit: dict[str, Any] = {}
+        self._commit: Commit | None = None
         self._times: deque[float] = deque(maxlen=200)
         self._said = 0.0
 
@@ -57,27 +69,26 @@ class RunConsole:
             self._live.stop()
             self._live = None
 
-    def record(self, document: dict[str, Any]) -> None:
-        match document["kind"]:
-            case "commit":
-                self._commit = document
-                self._workers = document["workers"]
-                self._times.append(document["t"])
+    def record(self, line: KnownRecord) -> None:
+        match line:
+            case Commit():
+                self._commit = line
+                self._workers = line.workers
+                self._times.append(line.t)
                 self._sometimes()
-            case "switch":
-                self._workers = document["workers"]
+            case Switch():
+                self._workers = line.workers
                 if not self._quiet:
-                    self._print(switch_text(document))
-            case "resume" if not self._quiet:
-                told = f"goes on from {document['path']}" if document["path"] else "begins anew: it goes on from no checkpoint"
-                self._print(f"life {document['life']} {told}")
-            case "epoch" if not self._quiet:
-                self._print(f"epoch {document['epoch']} of loader {document['loader']} is finished")
-            case "eval" if not self._quiet:
-                where = f"loader {document['loader']} after step {document['step']}"
-                self._print(f"evaluation of {where}: {_metrics(document['metrics'])}")
-            case "event" if document["what"] in QUIET_EVENTS or not self._quiet:
-                self._print(event_text(document), style="red" if document["what"] in QUIET_EVENTS else "dim")
+                    self._print(switch_text(line))
+            case Resume() if not self._quiet:
+                told = f"goes on from {line.path}" if line.path else "begins anew: it goes on from no checkpoint"
+                self._print(f"life {line.life} {told}")
+            case EpochEnd() if not self._quiet:
+                self._print(f"epoch {line.epoch} of loader {line.loader} is finished")
+            case Evaluation() if not self._quiet:
+                self._print(f"evaluation of loader {line.loader} after step {line.step}: {_metrics(line.metrics)}")
+            case JournalEvent() if line.what in QUIET_EVENTS or not self._quiet:
+                self._print(event_text(line), style="red" if line.what in QUIET_EVENTS else "dim")
             case _:
                 pass
 
@@ -113,15 +124,15 @@ class RunConsole:
             self._said = now
 
     def _line(self) -> Text:
-        if not self._commit:
+        if self._commit is None:
             return Text(f"{self._name}: starting", style="bold")
         parts = [
             self._name,
             f"{quantity(self._workers, 'worker')}",
-            f"epoch {self._commit['epoch']}",
-            f"step {self._commit['step']}",
+            f"epoch {self._commit.epoch}",
+            f"step {self._commit.step}",
             f"{self._rate():.1f} steps/s",
-            _metrics(self._commit.get("metrics") or {}),
+            _metrics(self._commit.metrics),
         ]
         return Text("  ".join(part for part in parts if part), style="bold")
 
@@ -133,36 +144,34 @@ class RunConsole:
 class JsonLines:
     """For scripts: every journal line, and every line of output, as JSON on standard output."""
 
-    def record(self, document: dict[str, Any]) -> None:
-        self._print(document)
+    def record(self, line: KnownRecord) -> None:
+        self._print(JOURNAL.to_dict(line))
 
     def output(self, worker: str, line: str, error: bool) -> None:
         self._print({"t": time.time(), "kind": "output", "worker": worker, "error": error, "line": line})
 
-    def _print(self, document: dict[str, Any]) -> None:
+    def _print(self, document: JsonObject) -> None:
         try:
-            sys.stdout.write(json.dumps(document, default=str) + "\n")
+            sys.stdout.write(json.dumps(document) + "\n")
             sys.stdout.flush()
         except OSError:
             self._print = lambda document: None
 
 
-def switch_text(document: dict[str, Any]) -> str:
+def switch_text(line: Switch) -> str:
     """`4 workers from step 31 on (join: w2, w3), pause 14.2 ms`."""
-    who = [f"{word}: {', '.join(names)}" for word, names in (("joined", document["joined"]), ("left", document["left"])) if names]
+    who = [f"{word}: {', '.join(names)}" for word, names in (("joined", line.joined), ("left", line.left)) if names]
     told = f" ({'; '.join(who)})" if who else ""
-    count = document["workers"]
-    known = document["cause"] != "start" and document["pause_ms"] is not None
-    pause = f", pause {document['pause_ms']:.1f} ms" if known else ""
-    return f"{document['cause']}: {quantity(count, 'worker')} from step {document['step']} on{told}{pause}"
+    pause = f", pause {line.pause_ms:.1f} ms" if line.cause != "start" and line.pause_ms is not None else ""
+    return f"{line.cause}: {quantity(line.workers, 'worker')} from step {line.step} on{told}{pause}"
 
 
-def event_text(document: dict[str, Any]) -> str:
-    who = f"{document['worker']} " if document.get("worker") else ""
-    text = f": {document['text']}" if document.get("text") else ""
-    return f"{who}{document['what']}{text}"
+def event_text(line: JournalEvent) -> str:
+    who = f"{line.worker} " if line.worker else ""
+    text = f": {line.text}" if line.text else ""
+    return f"{who}{line.what}{text}"
 
 
-def _metrics(metrics: dict[str, Any]) -> str:
+def _metrics(metrics: Metrics) -> str:
     shown = list(metrics.items())[:4]
     return "  ".join(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in shown)

@@ -6,13 +6,14 @@ the run's result says so, and `audit` shows the gap.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+
+from stretto.core.journal import JOURNAL, KnownRecord
 
 PENDING_BYTES = 16 << 20
 RETRY_S = 1.0
@@ -33,11 +34,11 @@ class Journal:
         if _torn(path):
             self._append(b"\n")
 
-    def write(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """Writes a line and gives its document. Never raises for the disk's sake."""
-        document = {"t": round(time.time(), 6), "kind": kind, **fields}
-        self._append(json.dumps(document, separators=(",", ":"), default=str).encode() + b"\n")
-        return document
+    def write(self, line: KnownRecord) -> KnownRecord:
+        """Writes the line with the present time, and returns it so. Never raises because of the disk."""
+        line = replace(line, t=round(time.time(), 6))
+        self._append(JOURNAL.encode(line))
+        return line
 
     def close(self) -> str | None:
         """What was lost, if anything was."""

@@ -8,13 +8,16 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from stretto.agent.records.journal_writer import Journal
 from stretto.agent.records.run_folder import RunFolder
 from stretto.agent.records.tensorboard import TensorBoardWriter
+from stretto.core.journal import Commit, Digests, JournalEvent, KnownRecord, Orders, Resume, RosterLine, RosterMember, Switch
+from stretto.core.messages import ResumedMessage, SwitchedMessage
 from stretto.core.roster import Roster
+from stretto.core.schema import JsonObject
 
 RECENT_S = 10.0
 """The span of time that steps a second are measured over."""
@@ -24,7 +27,7 @@ PAUSES = 10_000
 class RunObserver(Protocol):
     """Somebody who watches a run: a screen, a server."""
 
-    def record(self, document: dict[str, Any]) -> None: ...
+    def record(self, line: KnownRecord) -> None: ...
 
     def output(self, worker: str, line: str, error: bool) -> None: ...
 
@@ -32,7 +35,7 @@ class RunObserver(Protocol):
 class Silent:
     """Nobody watches."""
 
-    def record(self, document: dict[str, Any]) -> None: ...
+    def record(self, line: KnownRecord) -> None: ...
 
     def output(self, worker: str, line: str, error: bool) -> None: ...
 
@@ -42,11 +45,19 @@ class RunTotals:
     """The sums of a run so far."""
 
     steps: int = 0
-    last: dict[str, Any] = field(default_factory=dict)
-    """The last commit."""
-    pauses: list[dict[str, Any]] = field(default_factory=list)
-    recent: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
-    warnings: list[str] = field(default_factory=list)
+    """How many are finished, those of earlier attempts included."""
+    last_step: int | None = None
+    """The last finished step; -1 if the attempt began anew, None before the first commit of a run."""
+    last: Commit | None = None
+    """The last commit of this attempt."""
+    pauses: list[JsonObject] = field(default_factory=list[JsonObject])
+    recent: deque[float] = field(default_factory=lambda: deque[float](maxlen=1000))
+    warnings: list[str] = field(default_factory=list[str])
+
+    @property
+    def metrics(self) -> JsonObject:
+        """Of the last commit."""
+        return dict(self.last.metrics) if self.last is not None else {}
 
     @property
     def steps_per_s(self) -> float:
@@ -61,24 +72,23 @@ class Recorder:
         self.board: TensorBoardWriter | None = None
         self._agent_log = open(folder.logs / "agent.log", "a", encoding="utf-8")  # noqa: SIM115
         self._journal = Journal(folder.journal, warn=self.warn)
-        self._seen: set[tuple[Any, ...]] = set()
+        self._seen: set[tuple[object, ...]] = set()
         self._switches: dict[int, _Switch] = {}
         """Changes that are under way, by the roster's number."""
-        self._digests: dict[int, dict[str, str]] = {}
         self._orders: dict[int, tuple[int, str, str]] = {}
         """Epoch, worker and id of the order of samples that was told last, by loader."""
 
-    def write(self, kind: str, **fields: Any) -> None:
-        document = self._journal.write(kind, **fields)
-        self._observer.record(document)
+    def write(self, line: KnownRecord) -> None:
+        line = self._journal.write(line)
+        self._observer.record(line)
         if self.board is not None:
-            self.board.record(document)
+            self.board.record(line)
 
     def event(self, what: str, text: str = "", *, worker: str | None = None, agent: str | None = None) -> None:
         with contextlib.suppress(OSError, ValueError):
             self._agent_log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {what} {worker or ''} {text}\n")
             self._agent_log.flush()
-        self.write("event", what=what, worker=worker, agent=agent, text=text)
+        self.write(JournalEvent(what, text, worker, agent))
 
     def output(self, worker: str, line: str, error: bool) -> None:
         self._observer.output(worker, line, error)
@@ -86,17 +96,17 @@ class Recorder:
     def warn(self, text: str) -> None:
         """Said to whoever watches even when the journal cannot take it."""
         self.tally.warnings.append(text)
-        self._observer.record({"t": time.time(), "kind": "event", "what": "warning", "text": text})
+        self._observer.record(JournalEvent("warning", text, t=time.time()))
 
-    def commit(self, fields: dict[str, Any]) -> bool:
-        """Whether it was news: another worker may have told of this step before."""
-        step = int(fields["step"])
-        if self.tally.last and step <= int(self.tally.last["step"]):
+    def commit(self, commit: Commit) -> bool:
+        """Whether it was news: another worker may have reported this step before."""
+        tally = self.tally
+        if tally.last_step is not None and commit.step <= tally.last_step:
             return False
-        self.tally.steps += 1
-        self.tally.last = fields
-        self.tally.recent.append(time.monotonic())
-        self.write("commit", **fields)
+        tally.steps += 1
+        tally.last, tally.last_step = commit, commit.step
+        tally.recent.append(time.monotonic())
+        self.write(commit)
         return True
 
     def order(self, worker: str, *, loader: int, epoch: int, order: str) -> None:
@@ -105,76 +115,56 @@ class Recorder:
         if known is None or known[0] < epoch:
             self._orders[loader] = (epoch, worker, order)
         elif known[0] == epoch and known[2] != order:
-            self.once(
-                "orders",
-                {"loader": loader, "epoch": epoch, "worker": worker, "orders": {known[1]: known[2], worker: order}},
-                "loader",
-                "epoch",
-                "worker",
-            )
+            line = Orders(loader, epoch, {known[1]: known[2], worker: order}, worker)
+            self.once(line, loader, epoch, worker)
 
-    def once(self, kind: str, fields: dict[str, Any], *key: str) -> None:
-        """Lines that every worker may report: told for the first."""
-        mark = (kind, *(fields.get(name) for name in key))
+    def once(self, line: KnownRecord, *key: object) -> None:
+        """Writes a line that every worker may report, for the first that does. Lines of a kind with the same key are the same."""
+        mark = (type(line), *key)
         if mark not in self._seen:
             self._seen.add(mark)
-            self.write(kind, **fields)
+            self.write(line)
 
-    def resume(self, *, life: int, step: int, path: str) -> None:
-        """A life that begins with `step` steps behind it: what was told of later ones will be told again."""
+    def resume(self, *, life: int, finished: int, path: str) -> None:
+        """An attempt begins with this many steps behind it: what was recorded of later ones will be recorded again."""
         self.settle()
         self._seen.clear()
-        self._digests.clear()
         self._orders.clear()
-        self.tally.steps = step
-        self.tally.last = {"step": step - 1}
-        self.write("resume", life=life, step=step - 1, path=path)
+        line = Resume.after(finished, life=life, path=path)
+        self.tally.steps = finished
+        self.tally.last, self.tally.last_step = None, line.step
+        self.write(line)
 
-    def digest(self, step: int, worker: str, value: str, *, members: tuple[str, ...]) -> dict[str, str] | None:
-        """One worker's digest; all of them if they turn out to differ."""
-        found = self._digests.setdefault(step, {})
-        found[worker] = value
-        if not set(members) <= set(found):
-            return None
-        del self._digests[step]
-        for old in [one for one in self._digests if one < step]:
-            self._flush_digests(old)
-        return self.digests(step, found)
-
-    def digests(self, step: int, found: dict[str, str]) -> dict[str, str] | None:
-        mark = ("digest", step)
+    def digests(self, line: Digests) -> bool:
+        """Whether the workers' states differ, which is news."""
+        mark = (Digests, line.step)
         if mark in self._seen:
-            return None
+            return False
         self._seen.add(mark)
-        equal = len(set(found.values())) <= 1
-        self.write("digest", step=step, digests=found, equal=equal)
-        return None if equal else found
-
-    def _flush_digests(self, step: int) -> None:
-        """Somebody died before it could tell its own: what the others had still holds."""
-        self.digests(step, self._digests.pop(step))
+        equal = len(set(line.digests.values())) <= 1
+        self.write(replace(line, equal=equal))
+        return not equal
 
     def roster(self, roster: Roster, *, agent: str | None = None) -> None:
         """`agent` has this recorder: it hears of its own workers' switches only."""
-        document = roster.to_dict()
-        members = [{key: member[key] for key in ("worker", "agent", "slices")} for member in document["members"]]
-        self.write("roster", number=roster.number, base=roster.base, rescue=roster.rescue, members=members, cause=roster.cause)
+        members = tuple(RosterMember(one.worker, one.agent, (one.share.low, one.share.high)) for one in roster.members)
+        self.write(RosterLine(roster.number, members, roster.base, roster.rescue, roster.cause))
         here = tuple(one.worker for one in roster.members if agent is None or one.agent == agent)
         self._switches = {number: switch for number, switch in self._switches.items() if switch.reports}
         self._switches[roster.number] = _Switch(roster, here)
 
-    def switched(self, worker: str, fields: dict[str, Any]) -> None:
+    def switched(self, worker: str, message: SwitchedMessage) -> None:
         """A member is in a new roster."""
-        switch = self._switches.get(int(fields["number"]))
+        switch = self._switches.get(message.number)
         if switch is not None:
-            switch.reports[worker] = fields
+            switch.reports[worker] = message
             self._see(switch)
 
-    def resumed(self, worker: str, fields: dict[str, Any]) -> None:
+    def resumed(self, worker: str, message: ResumedMessage) -> None:
         """A member that was there before a change has finished its first step after it."""
-        switch = self._switches.get(int(fields["number"]))
+        switch = self._switches.get(message.number)
         if switch is not None:
-            switch.pauses_ms[worker] = float(fields["pause_ms"])
+            switch.pauses_ms[worker] = message.pause_ms
             self._see(switch)
 
     def _see(self, switch: _Switch) -> None:
@@ -193,13 +183,11 @@ class Recorder:
             line = switch.line()
             if len(self.tally.pauses) < PAUSES:
                 kept = ("number", "step", "workers", "cause", "pause_ms", "switch_ms")
-                self.tally.pauses.append({key: line[key] for key in kept})
-            self.write("switch", **line)
+                self.tally.pauses.append({key: getattr(line, key) for key in kept})
+            self.write(line)
 
     def close(self) -> str | None:
         """What could not be written, if anything."""
-        for step in sorted(self._digests):
-            self._flush_digests(step)
         with contextlib.suppress(OSError):
             self._agent_log.close()
         if self.board is not None:
@@ -211,8 +199,8 @@ class Recorder:
 class _Switch:
     roster: Roster
     here: tuple[str, ...]
-    reports: dict[str, dict[str, Any]] = field(default_factory=dict)
-    pauses_ms: dict[str, float] = field(default_factory=dict)
+    reports: dict[str, SwitchedMessage] = field(default_factory=dict[str, SwitchedMessage])
+    pauses_ms: dict[str, float] = field(default_factory=dict[str, float])
 
     @property
     def stayed(self) -> tuple[str, ...]:
@@ -224,18 +212,18 @@ class _Switch:
     def over(self) -> bool:
         return set(self.here) <= set(self.reports) and set(self.stayed) <= set(self.pauses_ms)
 
-    def line(self) -> dict[str, Any]:
+    def line(self) -> Switch:
         """The pause is the longest of those who were there before."""
         told = [self.reports[worker] for worker in self.stayed if worker in self.reports] or list(self.reports.values())
-        first, longest = told[0], max(float(fields.get("switch_ms") or 0.0) for fields in told)
+        first = told[0]
         pause_ms = max(self.pauses_ms.values(), default=None)
-        return {
-            "number": self.roster.number,
-            "step": first.get("step", 0),
-            "workers": len(self.roster.members),
-            "joined": list(first.get("joined") or self.roster.joined),
-            "left": list(first.get("left") or self.roster.left),
-            "cause": first.get("cause") or self.roster.cause,
-            "pause_ms": pause_ms if self.stayed else 0.0,
-            "switch_ms": round(longest, 3),
-        }
+        return Switch(
+            number=self.roster.number,
+            step=first.step,
+            workers=len(self.roster.members),
+            joined=first.joined or self.roster.joined,
+            left=first.left or self.roster.left,
+            cause=first.cause or self.roster.cause,
+            pause_ms=pause_ms if self.stayed else 0.0,
+            switch_ms=round(max(report.switch_ms for report in told), 3),
+        )

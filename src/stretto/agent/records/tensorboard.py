@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from stretto.core.journal import Commit, Evaluation, JournalReport, KnownRecord, Switch
 
 
 class TensorBoardWriter:
@@ -19,11 +21,13 @@ class TensorBoardWriter:
         self._event, self._summary = Event, Summary
         self._writer: Any = EventFileWriter(str(folder))
 
-    def record(self, document: dict[str, Any]) -> None:
-        values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in _scalars(document)]
-        if not values or self._writer is None:
+    def record(self, line: KnownRecord) -> None:
+        if self._writer is None or not isinstance(line, Commit | Evaluation | JournalReport | Switch):
             return
-        event = self._event(wall_time=document["t"], step=int(document["step"]), summary=self._summary(value=values))
+        values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in _scalars(line)]
+        if not values:
+            return
+        event = self._event(wall_time=line.t, step=line.step, summary=self._summary(value=values))
         try:
             self._writer.add_event(event)
         except Exception:  # its writing thread raises whatever it met, here and later
@@ -46,26 +50,24 @@ def open_board(folder: Path) -> TensorBoardWriter | None:
         return None
 
 
-def _scalars(document: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    match document["kind"]:
-        case "commit":
-            yield from _numbers("train", document.get("metrics"))
-            yield "stretto/workers", float(document["workers"])
-            if document.get("step_s"):
-                yield "stretto/steps_per_s", 1.0 / float(document["step_s"])
-                yield "stretto/samples_per_s", float(document["count"]) / float(document["step_s"])
-        case "eval":
-            yield from _numbers(str(document["loader"]), document.get("metrics"))
-        case "report":
-            yield from _numbers("report", document.get("metrics"))
-        case "switch":
-            if document["pause_ms"] is not None:
-                yield "stretto/pause_ms", float(document["pause_ms"])
-        case _:
-            pass
+def _scalars(line: Commit | Evaluation | JournalReport | Switch) -> Iterator[tuple[str, float]]:
+    match line:
+        case Commit():
+            yield from _numbers("train", line.metrics)
+            yield "stretto/workers", float(line.workers)
+            if line.step_s:
+                yield "stretto/steps_per_s", 1.0 / line.step_s
+                yield "stretto/samples_per_s", line.count / line.step_s
+        case Evaluation():
+            yield from _numbers(str(line.loader), line.metrics)
+        case JournalReport():
+            yield from _numbers("report", line.metrics)
+        case Switch():
+            if line.pause_ms is not None:
+                yield "stretto/pause_ms", line.pause_ms
 
 
-def _numbers(prefix: str, metrics: dict[str, Any] | None) -> Iterator[tuple[str, float]]:
-    for name, value in (metrics or {}).items():
+def _numbers(prefix: str, metrics: Mapping[str, object]) -> Iterator[tuple[str, float]]:
+    for name, value in metrics.items():
         if isinstance(value, int | float):
             yield f"{prefix}/{name}", float(value)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from stretto.agent.records.recorder import Recorder
+from stretto.core.journal import Switch
 
 LOOK_S = 0.1
 """How often the first step of a generation is looked for."""
@@ -28,7 +29,7 @@ class Pauses:
         self._recorder = recorder
         self._last: float | None = None
         """When the job's last step ended, in earlier generations."""
-        self._line: dict[str, Any] | None = None
+        self._line: Switch | None = None
         self._looking: asyncio.Task[None] | None = None
 
     def prepare(self, generation: int) -> Path:
@@ -38,10 +39,10 @@ class Pauses:
         self._steps.write_bytes(bytes(16))
         return self._steps
 
-    def generation_began(self, **line: Any) -> None:
+    def generation_began(self, line: Switch) -> None:
         """All ranks are started. Without a step before there is no pause to wait for."""
         if self._last is None:
-            self._recorder.write("switch", **line, pause_ms=0.0 if line["cause"] == "start" else None)
+            self._recorder.write(replace(line, pause_ms=0.0 if line.cause == "start" else None))
             return
         self._line = line
         self._looking = asyncio.create_task(self._look())
@@ -68,7 +69,7 @@ class Pauses:
             looking.cancel()
         if line is not None and self._last is not None:
             pause_ms = round((first - self._last) * 1e3, 3) if first else None
-            self._recorder.write("switch", **line, pause_ms=pause_ms)
+            self._recorder.write(replace(line, pause_ms=pause_ms))
 
     def _times(self) -> tuple[float, float]:
         """Of the first and the last step of this generation; 0 before there was one."""

@@ -28,8 +28,8 @@ from stretto.agent.restart.rank_launcher import Rank, RankLaunch
 from stretto.agent.workers.failure_policy import Failure
 from stretto.agent.workers.fork_client import describe_exit
 from stretto.core.errors import UsageError
+from stretto.core.journal import RosterLine, RosterMember, Switch
 from stretto.core.text import quantity
-from stretto.core.version import VERSION
 
 NOTICE = (
     "restart mode gives none of the three promises: the result depends on the number of workers, everybody stops at every "
@@ -61,15 +61,7 @@ class Restarter:
 
     async def run(self) -> RunOutcome:
         options = self.options
-        self.recorder.write(
-            "start",
-            life=1,
-            script=options.script,
-            args=list(options.args),
-            version=VERSION,
-            mode="restart",
-            workers={"least": options.least, "most": options.most, "wanted": options.wanted},
-        )
+        self.recorder.write(options.start_line(life=1, mode="restart"))
         self.recorder.event("notice", NOTICE)
         cause = "start"
         try:
@@ -102,21 +94,25 @@ class Restarter:
         self._generation += 1
         names = [f"w{rank.number}" for rank in self._ranks]
         self.recorder.write(
-            "roster",
-            number=self._generation,
-            base=self._generation - 1,
-            rescue=cause == "restart",
-            cause=cause,
-            members=[{"worker": name, "agent": self.options.agent, "slices": [0, 0]} for name in names],
+            RosterLine(
+                number=self._generation,
+                members=tuple(RosterMember(name, self.options.agent, (0, 0)) for name in names),
+                base=self._generation - 1,
+                rescue=cause == "restart",
+                cause=cause,
+            )
         )
         self._pauses.generation_began(
-            number=self._generation,
-            step=0,
-            workers=world,
-            joined=names[before:] if before else names,
-            left=[f"w{k}" for k in range(world, before)],
-            cause=cause,
-            switch_ms=round((time.monotonic() - self._changing_at) * 1e3, 3),
+            Switch(
+                number=self._generation,
+                step=0,
+                workers=world,
+                joined=tuple(names[before:] if before else names),
+                left=tuple(f"w{k}" for k in range(world, before)),
+                cause=cause,
+                pause_ms=None,
+                switch_ms=round((time.monotonic() - self._changing_at) * 1e3, 3),
+            )
         )
 
     def _show(self, rank: int, line: str, error: bool) -> None:

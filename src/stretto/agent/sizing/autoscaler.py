@@ -11,10 +11,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from stretto.batching.autoscale import AutoscaleConfig, AutoscaleState, Measurement, decide
 from stretto.core.errors import UsageError
+from stretto.core.journal import Commit
 from stretto.core.text import quantity
 
 SKIPPED = 3
@@ -68,28 +69,28 @@ class Autoscaler:
                 self._startups.append(self._clock() - self._asked[1])
             self._asked = None
 
-    def commit(self, fields: dict[str, Any], *, slices: int = 0) -> None:
+    def commit(self, commit: Commit, *, slices: int = 0) -> None:
         """A step was committed: the point at which a change may be asked for."""
         if slices != self.config.slices:
             self.config = replace(self.config, slices=slices, most=min(self.config.most, slices or self.config.most))
-        self._measure(fields)
-        wish = decide(self.config, self._state(fields))
+        self._measure(commit)
+        wish = decide(self.config, self._state(commit))
         if wish.workers != self._agent.wanted:
             self._ask(wish.workers, wish.reason)
         else:
             self._explain(wish.reason)
 
-    def _measure(self, fields: dict[str, Any]) -> None:
-        workers, step_s = int(fields["workers"]), float(fields.get("step_s") or 0.0)
+    def _measure(self, commit: Commit) -> None:
+        workers, step_s = commit.workers, commit.step_s
         if workers != self._workers:
             self._workers, self._since, self._seconds = workers, 0, 0.0
-            self._changed_step = int(fields["step"])
+            self._changed_step = commit.step
             self._rates.clear()
             self._measured.pop(workers, None)  # of an earlier stay: what was tried again for its age must not decide once more
         self._since += 1
         if self._since <= SKIPPED or step_s <= 0:
             return
-        self._rates.append(float(fields["count"]) / step_s)
+        self._rates.append(commit.count / step_s)
         self._seconds += step_s
         found = Measurement(statistics.median(self._rates), self._now(), steps=len(self._rates), seconds=self._seconds)
         enough = found.steps >= self.config.steps and found.seconds >= self.config.window_s
@@ -97,14 +98,14 @@ class Autoscaler:
         arrived = before.arrived if before is not None else None
         self._measured[workers] = replace(found, arrived=arrived or (found.rate if enough else None))
 
-    def _state(self, fields: dict[str, Any]) -> AutoscaleState:
-        left, here = fields.get("left"), self._measured.get(self._workers)
+    def _state(self, commit: Commit) -> AutoscaleState:
+        left, here = commit.left, self._measured.get(self._workers)
         remaining = None if left is None or here is None or here.rate <= 0 else left / here.rate
         return AutoscaleState(
             now_s=self._now(),
             workers=self._workers,
             wanted=self._agent.wanted,
-            step=int(fields["step"]),
+            step=commit.step,
             measured=self._measured,
             remaining_s=remaining,
             changed_step=self._changed_step,

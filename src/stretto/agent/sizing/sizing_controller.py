@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stretto.agent.sizing.autoscaler import Autoscaler
 from stretto.agent.sizing.straggler_monitor import StragglerMonitor
 from stretto.batching.stragglers import StragglerConfig, parse_mode
+from stretto.core.journal import Commit
+from stretto.core.messages import SwitchedMessage
 
 if TYPE_CHECKING:
     from stretto.agent.supervisor import Supervisor
@@ -28,21 +30,18 @@ class SizingController:
 
     # ---- what happens
 
-    def commit(self, fields: dict[str, Any]) -> None:
-        self._straggling.commit(fields)
+    def commit(self, commit: Commit) -> None:
+        self._straggling.commit(commit)
         if self._autoscaler is not None and self._agent.council.chief_is_here:
-            self._autoscaler.commit(fields, slices=self._agent.slices)
+            self._autoscaler.commit(commit, slices=self._agent.slices)
 
-    def switched(self, worker: str, fields: dict[str, Any]) -> None:
+    def switched(self, worker: str, message: SwitchedMessage) -> None:
         """The first old member's word counts: newcomers have waited, and the others say the same."""
-        number = int(fields["number"])
-        if worker in (fields.get("joined") or ()) or number <= self._switched_to:
+        if worker in message.joined or message.number <= self._switched_to:
             return
-        self._switched_to = number
-        if self._autoscaler is not None and "workers" in fields:
-            self._autoscaler.switched(
-                workers=int(fields["workers"]), pause_ms=float(fields.get("switch_ms") or 0.0), cause=str(fields.get("cause", ""))
-            )
+        self._switched_to = message.number
+        if self._autoscaler is not None:
+            self._autoscaler.switched(workers=message.workers, pause_ms=message.switch_ms, cause=message.cause)
 
     @property
     def spare(self) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from stretto.batching.stragglers import Keep, Rebalance, Replace, StragglerConfig, StragglerState, judge, observe
+from stretto.core.journal import Commit
 
 MOST_REPLACED = 8
 """Workers that a job replaces for being slow: a machine that is slow itself gets no faster by more of them."""
@@ -35,12 +36,12 @@ class StragglerMonitor:
         self._roster = 0
         self._replaced: set[str] = set()
 
-    def commit(self, fields: dict[str, Any]) -> None:
-        times: Mapping[str, float] = fields.get("slice_s") or {}
+    def commit(self, commit: Commit) -> None:
+        times = commit.slice_s or {}
         if self.config.mode == "ignore" or not times:
             return
-        if int(fields["roster"]) != self._roster:
-            self._roster = int(fields["roster"])
+        if commit.roster != self._roster:
+            self._roster = commit.roster
             self._state = replace(self._state, changed=0)
         self._state = observe(self.config, self._state, times)
         shares = self._agent.shares

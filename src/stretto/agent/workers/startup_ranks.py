@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stretto.agent.workers.worker_handle import WorkerHandle
+from stretto.core.messages import PassedMessage, RankMessage
 from stretto.membership.startup_ranks import Ranks
 from stretto.membership.worker_status import Phase
 
@@ -50,9 +51,7 @@ class StartupRanks:
         if ranks.chief == worker.name and worker.status.phase is Phase.STARTING:
             worker.status = replace(worker.status, order=FIRST)
             council.tell(worker.status)
-        worker.link.send(
-            {"kind": "rank", "chief": ranks.chief == worker.name, "rank": ranks.rank(worker.name), "workers": council.wanted}
-        )
+        worker.link.send(RankMessage(ranks.chief == worker.name, ranks.rank(worker.name), council.wanted))
         self.look()
 
     def _mine(self) -> set[str]:
@@ -70,7 +69,7 @@ class StartupRanks:
         """The chief passes, and lets those pass who wait for it; a newcomer to a running job passes."""
         if self.is_chief(worker.name):
             self._agent.council.pass_barrier(worker.name, count)
-            return worker.link.send({"kind": "passed", "count": count})
+            return worker.link.send(PassedMessage(count))
         self._waiting[worker.name] = count
         self.look()
 
@@ -87,7 +86,7 @@ class StartupRanks:
                 del self._waiting[name]
             elif began or count <= ranks.passed:
                 del self._waiting[name]
-                worker.link.send({"kind": "passed", "count": count})
+                worker.link.send(PassedMessage(count))
         for name in list(self._held):
             worker = self._agent.workers.get(name)
             if worker is None or not worker.serving:

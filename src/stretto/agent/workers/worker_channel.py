@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import socket
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import BinaryIO
+
+from stretto.core.errors import SchemaError
+from stretto.core.messages import TO_AGENT, TO_WORKER, ToAgent, ToWorker
+from stretto.core.schema import Unknown
 
 LINE_BYTES = 1 << 20
 """The longest message: a crash with its traceback, a commit with its metrics."""
@@ -16,38 +19,11 @@ UNREAD_BYTES = 4 << 20
 OUTPUT_BYTES = 16384
 """A line of output longer than this is shown in pieces."""
 
-Message = dict[str, Any]
-
-REQUIRED: dict[str, dict[str, type | tuple[type, ...]]] = {
-    "hello": {"address": list},
-    "ready": {"slices": int, "shape": str, "settings": dict, "contract": dict},
-    "order": {"loader": int, "epoch": int, "order": str},
-    "prepared": {"number": int},
-    "switched": {"number": int, "tick": int},
-    "resumed": {"number": int, "pause_ms": (int, float)},
-    "halted": {"number": int, "tick": (int, type(None))},
-    "commit": {"step": int},
-    "digest": {"step": int},
-    "event": {"what": str},
-    "crash": {"type": str, "text": str},
-    "misplaced": {"text": str},
-    "barrier": {"count": int},
-}
-"""What the agent relies on in a worker's messages."""
-
-
-def misread(message: Message) -> str:
-    """What is wrong with a message, or nothing."""
-    for name, kind in REQUIRED.get(message["kind"], {}).items():
-        if not isinstance(message.get(name), kind):
-            return f"sent a message {message['kind']!r} with {name}={message.get(name)!r}"
-    return ""
-
 
 class WorkerChannel:
     """JSON lines over a socket pair. `ended` is set when the worker's end is closed and everything has been read."""
 
-    def __init__(self, end: socket.socket, *, hear: Callable[[Message], None], fault: Callable[[str], None]) -> None:
+    def __init__(self, end: socket.socket, *, hear: Callable[[ToAgent | Unknown], None], fault: Callable[[str], None]) -> None:
         end.setblocking(False)
         self._socket = end
         self._hear = hear
@@ -57,9 +33,9 @@ class WorkerChannel:
         self.ended = asyncio.Event()
         self._task = asyncio.create_task(self._read())
 
-    def send(self, message: Message) -> None:
+    def send(self, message: ToWorker) -> None:
         """Never waits. A worker that is gone hears nothing."""
-        data = json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        data = TO_WORKER.encode(message)
         if self._writer is None:
             self._early.append(data)
             return
@@ -94,13 +70,11 @@ class WorkerChannel:
         if not line.endswith(b"\n"):
             return  # cut off by its death
         try:
-            message = json.loads(line)
-            kind = message["kind"]
-        except (ValueError, KeyError, TypeError):
-            self._fault(f"sent something that is no message: {line[:80]!r}")
+            message = TO_AGENT.decode(line)
+        except SchemaError as error:
+            self._fault(f"sent a message that does not fit: {error}")
             return
-        if isinstance(kind, str):
-            self._hear(message)
+        self._hear(message)
 
 
 class WorkerOutput:

@@ -7,16 +7,18 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from stretto.agent.workers.failure_policy import Crash
 from stretto.agent.workers.fork_client import Descriptors
 from stretto.agent.workers.liveness import Liveness
-from stretto.agent.workers.worker_channel import Message, WorkerChannel, WorkerOutput
+from stretto.agent.workers.worker_channel import WorkerChannel, WorkerOutput
 from stretto.core.heartbeat import SIZE, HeartbeatReader
+from stretto.core.messages import ToAgent
+from stretto.core.schema import Unknown
 from stretto.membership.worker_status import Phase, WorkerStatus
 
 DRAIN_S = 2.0
@@ -35,7 +37,7 @@ class WorkerHandle:
     log: BinaryIO | None
     started: float = field(default_factory=time.monotonic)
     pid: int = 0
-    fingerprint: dict[str, Any] | None = None
+    fingerprint: Mapping[str, str] | None = None
     greeted: bool = False
     """It has called stretto.join."""
     crash: Crash | None = None
@@ -78,7 +80,7 @@ def prepare(
     number: int,
     order: int,
     log: Path,
-    hear: Callable[[Message], None],
+    hear: Callable[[ToAgent | Unknown], None],
     fault: Callable[[str], None],
     show: Callable[[str, bool], None],
 ) -> tuple[WorkerHandle, Descriptors]:
