@@ -192,7 +192,7 @@ def test_a_slow_worker_gets_fewer_slices_and_the_bits_do_not_change(launch: Laun
     assert run.result["digest"] == expected
     assert balances(run), run.output()
     rosters = [one for one in run.records() if isinstance(one, RosterLine) and one.cause == "balance"]
-    shares = {one["worker"]: one["slices"][1] - one["slices"][0] for one in rosters[0].members}
+    shares = {member.worker: member.slices[1] - member.slices[0] for member in rosters[0].members}
     assert shares["w0"] > shares["w1"]
     assert "w1" in run.events("straggler")[0].text
 
