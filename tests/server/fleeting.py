@@ -14,6 +14,7 @@ from pathlib import Path
 import uvicorn
 
 from stretto.clusters.base import Assignment, ClusterEvent, EventKind, NodeInfo, Work
+from stretto.core.journal import Switch
 from stretto.server import app
 from stretto.server.serve import address, listen, login
 from stretto.server.settings import ServerSettings
@@ -40,7 +41,7 @@ class Fleeting:
             for key, one in list(self.wanted.items()):
                 if key not in self.seen:
                     self.seen[key] = 0.0
-                    line = {"kind": "switch", "t": 1.0, "step": 0, "workers": one.workers, "cause": "start", "pause_ms": 1.0}
+                    line = Switch(1, 0, one.workers, (), (), "start", 1.0, t=1.0)
                     found += [ClusterEvent(EventKind.STARTED, *key), ClusterEvent(EventKind.LINES, *key, lines=[line], offset=10)]
                 elif one.stop is not None or self.seen[key] > 20:
                     found.append(ClusterEvent(EventKind.GONE, *key, code=0))

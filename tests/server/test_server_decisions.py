@@ -14,6 +14,7 @@ from made import SPEC, record
 from stretto.clusters.base import NodeInfo
 from stretto.clusters.core_binding import assign, cores
 from stretto.core.errors import PolicyError
+from stretto.core.journal import Commit, JournalEvent
 from stretto.scheduling import registry
 from stretto.scheduling.policies.quality import fall
 from stretto.scheduling.types import Allocation, ClusterNode, SchedulableJob
@@ -158,14 +159,19 @@ def test_a_pin_that_is_taken_away_leaves_no_trace_in_what_is_known_of_a_job() ->
 # -- limits --------------------------------------------------------------------------------------------------------------
 
 
+def committed(step: int, **fields: Any) -> Commit:
+    usual = {"epoch": 0, "loader": 0, "first": 8 * step, "count": 8, "batch": 8, "roster": 1, "workers": 1, "step_s": 0.1, "t": 1.0}
+    return Commit(step=step, **{**usual, **fields})
+
+
 def test_a_job_whose_newcomers_are_refused_gets_no_slots_for_them_until_somebody_wishes_so() -> None:
     known = RunProgress()
-    commit = {"kind": "commit", "t": 1.0, "step": 0, "workers": 2, "step_s": 0.1}
-    refused = {"kind": "event", "t": 2.0, "what": "unreplaced", "worker": "w4", "text": "is not replaced any more"}
+    commit = committed(0, workers=2)
+    refused = JournalEvent("unreplaced", "is not replaced any more", worker="w4", t=2.0)
     journal_events.read(record(), known, [commit, refused])
     assert limits(record(), known) == (1, 2, "refused")
     assert limits(record(wish=3), known) == (1, 3, "wish"), "somebody asks for it: the agent tries again"
-    journal_events.read(record(), known, [{**commit, "step": 1, "workers": 3}])
+    journal_events.read(record(), known, [committed(1, workers=3)])
     assert limits(record(), known) == (1, 4, ""), "they are not refused any more"
     journal_events.read(record(), known, [refused])
     known.renew(life=2, run="other")
@@ -202,7 +208,7 @@ def test_a_model_that_makes_no_sense_is_no_model(report: dict[str, object]) -> N
 def trained(losses: list[float]) -> RunProgress:
     known = RunProgress()
     for step, loss in enumerate(losses):
-        known.commit({"step": step, "t": 1000.0 + step, "workers": 1, "batch": 8, "step_s": 1.0, "metrics": {"loss": loss}})
+        known.commit(committed(step, step_s=1.0, metrics={"loss": loss}, t=1000.0 + step))
     return known
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stretto.core.journal import Commit, Resume
 from stretto.scheduling.types import ClusterNode
 from stretto.server.app import Server, build
 from stretto.server.decisions.policy_process import Models, decide
@@ -67,19 +68,8 @@ def test_families_are_bounded() -> None:
     assert families.took(record(("python", "1.py"))) == (1.0,)
 
 
-def commit(step: int) -> dict[str, object]:
-    return {
-        "kind": "commit",
-        "t": 1.0 + step,
-        "step": step,
-        "epoch": 0,
-        "loader": "train",
-        "first": 8 * step,
-        "count": 8,
-        "batch": 8,
-        "workers": 1,
-        "step_s": 0.5,
-    }
+def commit(step: int) -> Commit:
+    return Commit(step=step, epoch=0, loader=0, first=8 * step, count=8, batch=8, roster=1, workers=1, step_s=0.5, t=1.0 + step)
 
 
 def test_steps_that_a_resume_repeats_are_counted_once() -> None:
@@ -88,7 +78,7 @@ def test_steps_that_a_resume_repeats_are_counted_once() -> None:
     journal_events.read(one, seen, [commit(step) for step in range(10)])
     assert seen.samples == 80
     seen.renew(life=2, run="r")
-    journal_events.read(one, seen, [{"kind": "resume", "step": 6}])
+    journal_events.read(one, seen, [Resume.after(6, life=2, path="")])
     assert seen.samples == 48
     journal_events.read(one, seen, [commit(step) for step in range(6, 10)])
     assert seen.samples == 80

@@ -15,6 +15,7 @@ import pytest
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
+from stretto.core.journal import Commit, JournalReport, Resume
 from stretto.server.api.job_list_cache import Lines
 from stretto.server.api.routes import cluster, health, job_data, jobs, policies, stream, tokens
 from stretto.server.api.sse import HERE, KEEPALIVE_S, MOST_RECENT, EventBroadcaster
@@ -44,20 +45,9 @@ def keep(book: JobStore, record: Record) -> None:
     book.known.setdefault(record.id, RunProgress())
 
 
-def commit(step: int, loss: float) -> dict[str, object]:
-    return {
-        "kind": "commit",
-        "t": 1.0 + step,
-        "step": step,
-        "epoch": 0,
-        "loader": "train",
-        "first": 8 * step,
-        "count": 8,
-        "batch": 8,
-        "workers": 1,
-        "step_s": 0.5,
-        "metrics": {"loss": loss},
-    }
+def commit(step: int, loss: float) -> Commit:
+    place = {"epoch": 0, "loader": 0, "first": 8 * step, "count": 8, "batch": 8}
+    return Commit(step=step, **place, roster=1, workers=1, step_s=0.5, metrics={"loss": loss}, t=1.0 + step)
 
 
 def test_a_line_is_written_once_until_its_job_has_changed(book: JobStore) -> None:
@@ -79,13 +69,12 @@ def test_a_line_is_written_once_until_its_job_has_changed(book: JobStore) -> Non
 
     journal_events.read(book.records[ONE], book.known[ONE], [commit(0, 2.5)])
     assert changed()["spark"] == [2.5]
-    journal_events.read(
-        book.records[ONE], book.known[ONE], [{"kind": "report", "t": 9.0, "of": "job", "metrics": {"goodput": 7.0}}]
-    )
+    own = JournalReport(step=0, metrics={"goodput": 7.0}, of="job", t=9.0)
+    journal_events.read(book.records[ONE], book.known[ONE], [own])
     assert changed()["progress"]["goodput"] == 7.0  # type: ignore[index]
-    journal_events.read(book.records[ONE], book.known[ONE], [{"kind": "report", "t": 9.0, "metrics": {"loss": 1.25}}])
+    journal_events.read(book.records[ONE], book.known[ONE], [JournalReport(step=0, metrics={"loss": 1.25}, t=9.0)])
     assert changed()["progress"]["loss"] == 1.25  # type: ignore[index]
-    journal_events.read(book.records[ONE], book.known[ONE], [{"kind": "resume", "step": 0}])
+    journal_events.read(book.records[ONE], book.known[ONE], [Resume.after(0, life=2, path="")])
     assert changed()["progress"]["step"] == 0  # type: ignore[index]
     reasons[ONE] = "makes room"
     assert changed()["reason"] == "makes room"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from made import SPEC, record
 
 from stretto.clusters.base import ClusterEvent, EventKind
+from stretto.core.journal import Commit, End, JournalEvent, JournalReport, Resume, parse
+from stretto.core.journal import Record as JournalRecord
 from stretto.server.decisions.snapshot import limits
 from stretto.server.jobs import journal_events
 from stretto.server.jobs.command import NEVER_JOINED, note, refusal, work_of
@@ -202,19 +205,33 @@ NAMES = [
     "worker",
     "of",
 ]
-KINDS = ["switch", "commit", "report", "resume", "end", "event", "other"]
+SOUND: list[dict[str, Any]] = [
+    {"kind": "switch", "number": 1, "step": 0, "workers": 2, "joined": [], "left": [], "cause": "join", "pause_ms": 1.0},
+    {"kind": "commit", "step": 0, "epoch": 0, "loader": 0, "first": 0, "count": 4, "batch": 4, "roster": 1, "workers": 1},
+    {"kind": "report", "step": 0, "metrics": {}},
+    {"kind": "resume", "step": 0},
+    {"kind": "end", "state": "failed"},
+    {"kind": "event", "what": "died"},
+    {"kind": "other"},
+]
 lines = st.builds(
-    lambda kind, fields: {**fields, "kind": kind},
-    st.sampled_from(KINDS),
-    st.dictionaries(st.sampled_from(NAMES), st.sampled_from(NASTY), max_size=8),
+    lambda sound, nasty: {**sound, **nasty},
+    st.sampled_from(SOUND),
+    st.dictionaries(st.sampled_from(NAMES), st.sampled_from(NASTY), max_size=3),
 )
 
 
+def read(documents: list[dict[str, Any]]) -> list[JournalRecord]:
+    """As a journal has them."""
+    return parse("".join(json.dumps(document) + "\n" for document in documents).encode())
+
+
 @given(st.lists(lines, max_size=10))
-@example([{"kind": "report", "t": 1.0, "of": "job", "metrics": {"goodput": float("nan"), "model": [float("inf"), [[[[[1]]]]]]}}])
-def test_whatever_a_job_writes_into_its_journal_harms_nobody(found: list[dict[str, object]]) -> None:
+@example([{**SOUND[2], "of": "job", "metrics": {"goodput": float("nan"), "model": [float("inf"), [[[[[1]]]]]]}}])
+@example([{**SOUND[1], "step": 10**400, "workers": -1, "step_s": float("nan"), "metrics": {"loss": float("inf")}}])
+def test_whatever_a_job_writes_into_its_journal_harms_nobody(found: list[dict[str, Any]]) -> None:
     known = RunProgress()
-    reading = journal_events.read(record(state=JobState.STARTING), known, found)
+    reading = journal_events.read(record(state=JobState.STARTING), known, read(found))
     json.dumps(known.document(), allow_nan=False)
     assert RunProgress.read(json.loads(json.dumps(known.document()))) == known, "the server reads it again as it was"
     for point in reading.points:
@@ -222,20 +239,21 @@ def test_whatever_a_job_writes_into_its_journal_harms_nobody(found: list[dict[st
     Progress.model_validate(known.progress(steps=None)).model_dump_json()
 
 
-def commit(step: int, *, first: int, t: float = 1.0, epoch: int = 0) -> dict[str, object]:
-    return {
-        "kind": "commit",
-        "t": t,
-        "step": step,
-        "workers": 1,
-        "first": first,
-        "count": 10,
-        "epoch": epoch,
-        "loader": "l",
-        "batch": 10,
-        "step_s": 0.5,
-        "metrics": {"loss": 1.0},
-    }
+def commit(step: int, *, first: int, t: float = 1.0, epoch: int = 0, loader: int = 0, left: int | None = None) -> Commit:
+    return Commit(
+        step=step,
+        epoch=epoch,
+        loader=loader,
+        first=first,
+        count=10,
+        batch=10,
+        roster=1,
+        workers=1,
+        metrics={"loss": 1.0},
+        step_s=0.5,
+        left=left,
+        t=t,
+    )
 
 
 def test_samples_that_no_step_had_are_counted() -> None:
@@ -248,7 +266,7 @@ def test_samples_that_no_step_had_are_counted() -> None:
 
 def test_a_resume_is_no_loss() -> None:
     known = RunProgress()
-    journal_events.read(record(), known, [commit(0, first=0), {"kind": "resume", "t": 1.0, "step": 5}, commit(5, first=50)])
+    journal_events.read(record(), known, [commit(0, first=0), Resume.after(5, life=2, path=""), commit(5, first=50)])
     assert known.lost == 0
 
 
@@ -273,36 +291,36 @@ def test_the_look_after_a_long_absence_brings_the_curve_of_that_time() -> None:
 def test_a_report_after_a_commit_hides_nothing_of_the_commit() -> None:
     known = RunProgress()
     assert journal_events.read(record(), known, [commit(7, first=70)]).points[0].values["loss"] == 1.0
-    own = {"kind": "report", "t": 2.0, "of": "job", "metrics": {"goodput": 5.0}}
+    own = JournalReport(step=7, metrics={"goodput": 5.0}, of="job", t=2.0)
     (point,) = journal_events.read(record(), known, [own]).points
     assert (point.step, point.values["loss"], point.values["goodput"]) == (7, 1.0, 5.0), "of a later look, the same step"
     (point,) = journal_events.read(record(), known, [commit(8, first=80)]).points
     assert "goodput" not in point.values, "a control: the next step begins anew"
-    journal_events.read(record(), known, [{"kind": "resume", "t": 3.0, "step": 3}])
+    journal_events.read(record(), known, [Resume.after(3, life=2, path="")])
     (point,) = journal_events.read(record(), known, [own]).points
     assert point.values == {"goodput": 5.0}, "nothing of a step that was taken back"
 
 
 def test_two_loaders_in_turn_lose_nothing() -> None:
     known = RunProgress()
-    turns_ = [{**commit(step, first=10 * (step // 2)), "loader": "ab"[step % 2]} for step in range(10)]
+    turns_ = [commit(step, first=10 * (step // 2), loader=step % 2) for step in range(10)]
     journal_events.read(record(), known, turns_)
     assert known.lost == 0
-    journal_events.read(record(), known, [{**commit(10, first=70), "loader": "a"}])
+    journal_events.read(record(), known, [commit(10, first=70, loader=0)])
     assert known.lost == 20, "a control"
 
 
 def test_what_a_job_counts_as_left_gives_its_progress() -> None:
     known = RunProgress()
-    journal_events.read(record(), known, [{**commit(9, first=90), "left": 300}])
+    journal_events.read(record(), known, [commit(9, first=90, left=300)])
     found = Progress.model_validate(known.progress(steps=None))
     assert (found.step, found.steps, found.fraction, found.remaining_s) == (10, 40, 0.25, 15.0)
 
 
 def test_a_jobs_own_document_and_its_scripts_numbers_are_kept_apart() -> None:
     known = RunProgress()
-    own = {"kind": "report", "t": 1.0, "of": "job", "metrics": {"goodput": 5.0, "schema": 1, "model": {"throughput": {"a": 1.0}}}}
-    script = {"kind": "report", "t": 1.0, "metrics": {"goodput": 99.0, "accuracy": 0.5}}
+    own = JournalReport(step=0, metrics={"goodput": 5.0, "schema": 1, "model": {"throughput": {"a": 1.0}}}, of="job", t=1.0)
+    script = JournalReport(step=0, metrics={"goodput": 99.0, "accuracy": 0.5}, t=1.0)
     reading = journal_events.read(record(), known, [own, script])
     assert known.progress(steps=None)["goodput"] == 5.0
     assert reading.model
@@ -312,7 +330,7 @@ def test_a_jobs_own_document_and_its_scripts_numbers_are_kept_apart() -> None:
 
 def test_a_job_that_was_stalled_when_it_ended_is_not_stalled_any_more() -> None:
     known = RunProgress()
-    journal_events.read(record(), known, [{"kind": "event", "t": 1.0, "what": "stalled", "text": "no progress for 31 s"}])
+    journal_events.read(record(), known, [JournalEvent("stalled", "no progress for 31 s", t=1.0)])
     assert known.stalled == "no progress for 31 s"
-    journal_events.read(record(), known, [{"kind": "end", "t": 2.0, "state": "stopped"}])
+    journal_events.read(record(), known, [End("stopped", t=2.0)])
     assert not known.stalled, "it may be paused: the next life is not the one that waited"

@@ -15,6 +15,7 @@ from alembic.migration import MigrationContext
 
 from stretto.clusters.journal_tail import Tail
 from stretto.core.errors import UsageError
+from stretto.core.journal import JournalReport
 from stretto.server.api import views
 from stretto.server.api.sse import dump
 from stretto.server.jobs import journal_events
@@ -295,7 +296,7 @@ def test_numbers_that_are_none_in_what_a_job_reports_keep_nobody_from_being_writ
         names = ("j-aaaaaaaaaaaa", "j-baaaaaaaaaaa")
         for name in names:
             await book.append(name, [submitted(name)])
-        report = {"kind": "report", "t": 1.0, "of": "job", "metrics": nasty}
+        report = JournalReport(step=0, metrics=nasty, of="job", t=1.0)
         journal_events.read(book.records[names[0]], book.known[names[0]], [report])
         book.known[names[1]].step = 7
         await book.flush(names)
@@ -312,7 +313,7 @@ def test_an_error_with_letters_that_no_database_takes_is_written_down_and_shown(
     path = tmp_path / "journal.jsonl"
     lines = [
         {"kind": "event", "t": 1.0, "what": "died", "worker": "w0", "text": nasty},
-        {"kind": "report", "t": 1.0, "metrics": {nasty: 1.0, "loss": float("nan")}},
+        {"kind": "report", "t": 1.0, "step": 0, "metrics": {nasty: 1.0, "loss": float("nan")}},
         {"kind": "end", "t": 2.0, "state": "failed", "error": nasty},
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import time
-from pathlib import Path
 from typing import Any, Protocol
 
 from stretto.agent.attempts import Attempt, Attempts, RunLock, later
@@ -219,8 +217,3 @@ class Verbs:
                 return drain(self._supervisor, agent=str(request.get("agent") or self._supervisor.options.agent))
             case other:
                 raise UsageError(f"there is no verb {other!r}")
-
-
-def default_runs() -> Path:
-    """Where runs live unless --runs says otherwise."""
-    return Path(os.environ.get("STRETTO_RUNS", "runs"))

@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Protocol
+
+from stretto.core.journal import Record
 
 
 class Stop(StrEnum):
@@ -97,7 +99,7 @@ class ClusterEvent:
     kind: EventKind
     job: str = ""
     life: int = 0
-    lines: Sequence[Mapping[str, Any]] = ()
+    lines: Sequence[Record] = ()
     """New lines of the run's journal."""
     offset: int = 0
     """Where the journal was read to."""

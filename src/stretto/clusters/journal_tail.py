@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from stretto.core.errors import SchemaError
+from stretto.core.journal import JOURNAL, Record
+from stretto.core.schema import Json, parse
 
 MOST_BYTES = 512 * 1024
 MOST_LINE = 256 * 1024
@@ -20,8 +21,8 @@ class Tail:
     path: Path
     offset: int = 0
 
-    def read(self) -> list[Mapping[str, Any]]:
-        """The whole lines that have come since. A line that is not JSON is skipped, one that is too long as well."""
+    def read(self) -> list[Record]:
+        """The whole lines that have come since. Skips a line that is too long, is no JSON or does not fit its kind."""
         try:
             size = self.path.stat().st_size
             if size <= self.offset:
@@ -39,23 +40,19 @@ class Tail:
         return [line for line in lines if line is not None]
 
 
-def _parse(line: bytes) -> Mapping[str, Any] | None:
+def _parse(line: bytes) -> Record | None:
     try:
-        value = json.loads(line, parse_constant=_no_number)
+        document = parse(line)
         if b"\\u" in line or b"\xed" in line:
-            value = _legible(value)
-    except (ValueError, RecursionError):
+            document = {key: _legible(value) for key, value in document.items()}
+        return JOURNAL.from_dict(document)
+    except (SchemaError, RecursionError):
         return None
-    return value if isinstance(value, dict) and isinstance(value.get("kind"), str) else None
 
 
-def _no_number(_: str) -> None:
-    """NaN and infinities are Python's own additions to JSON."""
-
-
-def _legible(value: Any) -> Any:
+def _legible(value: Json) -> Json:
     if isinstance(value, str):
         return ILLEGIBLE.sub("\N{REPLACEMENT CHARACTER}", value)
     if isinstance(value, dict):
-        return {_legible(key): _legible(one) for key, one in value.items()}
-    return [_legible(one) for one in value] if isinstance(value, list) else value
+        return {ILLEGIBLE.sub("\N{REPLACEMENT CHARACTER}", key): _legible(inner) for key, inner in value.items()}
+    return [_legible(inner) for inner in value] if isinstance(value, list) else value

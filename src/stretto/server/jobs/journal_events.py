@@ -3,12 +3,14 @@ it fills."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from stretto.core.journal import Commit, End, JournalEvent, JournalReport, Resume, Switch
+from stretto.core.journal import Record as JournalRecord
+from stretto.core.schema import JsonObject
 from stretto.core.text import quantity
-from stretto.server.jobs.run_progress import Point, RunProgress, finite
+from stretto.server.jobs.run_progress import Point, RunProgress, finite, whole
 from stretto.server.jobs.state import NewEvent, Record
 from stretto.server.models import JobState
 
@@ -50,39 +52,46 @@ class Reading:
     lost: int = 0
 
 
-def read(record: Record, known: RunProgress, lines: Sequence[Mapping[str, Any]]) -> Reading:
+def read(record: Record, known: RunProgress, lines: Sequence[JournalRecord]) -> Reading:
     """Folds the lines into `known`."""
     reading = Reading()
     state, workers, lost = record.state, record.workers, known.lost
     for line in lines:
-        kind = line["kind"]
-        if kind in ("switch", "commit") and state is JobState.STARTING:
+        if isinstance(line, Switch | Commit) and state is JobState.STARTING:
             state, workers = JobState.RUNNING, _workers(line)
             reading.drafts.append(_ready(line, workers))
-        if kind == "switch" and _workers(line) != workers and state is JobState.RUNNING:
-            reading.drafts.append(_resized(line, workers))
-            workers = _workers(line)
-            reading.pauses_s.append((finite(line.get("pause_ms")) or 0.0) / 1000.0)
-        elif kind == "commit":
-            _add(reading, known.commit(dict(line)))
-            known.stalled = ""
-        elif kind == "report":
-            before = known.report.get("model")
-            _add(reading, known.reported(dict(line)))
-            reading.model |= model_changed(before, known.report.get("model"))
-        elif kind == "resume":
-            known.rewind(dict(line))
-        elif kind == "end":
-            known.end, known.stalled = _end(line), ""
-        elif kind == "event" and str(line.get("what")) in TOLD and len(reading.drafts) < MOST_EVENTS:
-            reading.drafts.append(_told(line))
-        if kind == "event" and line.get("what") in ("stalled", "unstalled"):
-            known.stalled = str(line.get("text") or "")[:1000] if line["what"] == "stalled" else ""
-        if kind == "event" and line.get("what") == "unreplaced" and known.workers:
-            known.refused_above = known.workers
+        match line:
+            case Switch() if _workers(line) != workers and state is JobState.RUNNING:
+                reading.drafts.append(_resized(line, workers))
+                workers = _workers(line)
+                reading.pauses_s.append((finite(line.pause_ms) or 0.0) / 1000.0)
+            case Commit():
+                _add(reading, known.commit(line))
+                known.stalled = ""
+            case JournalReport():
+                before = known.report.get("model")
+                _add(reading, known.reported(line))
+                reading.model |= model_changed(before, known.report.get("model"))
+            case Resume():
+                known.rewind(line)
+            case End():
+                known.end, known.stalled = _end(line), ""
+            case JournalEvent():
+                _event(reading, known, line)
+            case _:
+                pass
     reading.points = _spread(reading.points)
     reading.lost = known.lost - lost
     return reading
+
+
+def _event(reading: Reading, known: RunProgress, line: JournalEvent) -> None:
+    if line.what in TOLD and len(reading.drafts) < MOST_EVENTS:
+        reading.drafts.append(_told(line))
+    if line.what in ("stalled", "unstalled"):
+        known.stalled = line.text[:1000] if line.what == "stalled" else ""
+    if line.what == "unreplaced" and known.workers:
+        known.refused_above = known.workers
 
 
 def model_changed(before: object, after: object) -> bool:
@@ -98,44 +107,34 @@ def model_changed(before: object, after: object) -> bool:
     return any(a is None or b is None or abs(a - b) > 0.1 * max(abs(a), abs(b), 1e-3) for a, b in pairs)
 
 
-def _workers(line: Mapping[str, Any]) -> int:
-    value = line.get("workers")
-    if isinstance(value, list):
-        return len(value)
-    return int(value) if isinstance(value, int) and 0 <= value < 1 << 20 else 0
+def _workers(line: Switch | Commit) -> int:
+    return line.workers if 0 <= line.workers < 1 << 20 else 0
 
 
-def _step(line: Mapping[str, Any]) -> int:
-    value = line.get("step")
-    return value if isinstance(value, int) else 0
+def _ready(line: Switch | Commit, workers: int) -> NewEvent:
+    return NewEvent("ready", f"trains on {quantity(workers, 'worker')}", {"workers": workers, "step": whole(line.step) or 0})
 
 
-def _ready(line: Mapping[str, Any], workers: int) -> NewEvent:
-    return NewEvent("ready", f"trains on {quantity(workers, 'worker')}", {"workers": workers, "step": _step(line)})
-
-
-def _resized(line: Mapping[str, Any], before: int) -> NewEvent:
-    workers, cause, pause = _workers(line), str(line.get("cause", ""))[:40], finite(line.get("pause_ms"))
+def _resized(line: Switch, before: int) -> NewEvent:
+    workers, step, cause, pause = _workers(line), whole(line.step) or 0, line.cause[:40], finite(line.pause_ms)
     words = f", {pause:.0f} ms pause" if pause is not None else ""
-    text = f"{before} → {quantity(workers, 'worker')} at step {_step(line)}{words} ({cause})"
-    return NewEvent("resized", text, {"workers": workers, "before": before, "step": _step(line), "cause": cause, "pause_ms": pause})
+    text = f"{before} → {quantity(workers, 'worker')} at step {step}{words} ({cause})"
+    return NewEvent("resized", text, {"workers": workers, "before": before, "step": step, "cause": cause, "pause_ms": pause})
 
 
-def _end(line: Mapping[str, Any]) -> dict[str, Any]:
-    digest, error, steps = line.get("digest"), line.get("error"), line.get("steps")
+def _end(line: End) -> JsonObject:
     return {
-        "state": str(line.get("state"))[:40],
-        "digest": digest[:128] if isinstance(digest, str) else None,
-        "steps": steps if isinstance(steps, int) and not isinstance(steps, bool) and 0 <= steps < 1 << 62 else None,
-        "error": str(error)[:4000] if error else None,
+        "state": line.state[:40],
+        "digest": line.digest[:128] if line.digest is not None else None,
+        "steps": whole(line.steps),
+        "error": line.error[:4000] if line.error else None,
     }
 
 
-def _told(line: Mapping[str, Any]) -> NewEvent:
-    what, text = str(line.get("what")), str(line.get("text") or "")[:1000]
-    who = str(line.get("worker") or "")[:40]
-    sentence = text or f"worker {who} {what}".replace("  ", " ")
-    return NewEvent("worker", sentence, {"what": what, "worker": who})
+def _told(line: JournalEvent) -> NewEvent:
+    who = (line.worker or "")[:40]
+    sentence = line.text[:1000] or f"worker {who} {line.what}".replace("  ", " ")
+    return NewEvent("worker", sentence, {"what": line.what, "worker": who})
 
 
 def _add(reading: Reading, point: Point | None) -> None:

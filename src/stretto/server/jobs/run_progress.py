@@ -7,9 +7,12 @@ checked here: a broken line is skipped, never an exception.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from stretto.core.journal import Commit, JournalReport, Resume
+from stretto.core.schema import Json
 from stretto.server.jobs.sparkline import Spark
 
 NAMES = 64
@@ -48,6 +51,7 @@ class RunProgress:
     offset: int = 0
     """Bytes of the journal that are in here."""
     step: int = 0
+    """How many steps are finished: the number of the next one."""
     epoch: int | None = None
     loss: float | None = None
     batch: int | None = None
@@ -66,7 +70,7 @@ class RunProgress:
     """Who waits where, while it makes no progress."""
     refused_above: int | None = None
     """Its workers when its agent gave up on more: those that joined were refused, and slots for them would be wasted."""
-    report: dict[str, Any] = field(default_factory=dict)
+    report: dict[str, Json] = field(default_factory=dict[str, Json])
     spark: Spark = field(default_factory=Spark)
     """Its loss curve in a few numbers."""
     speeds: dict[str, float] = field(default_factory=dict)
@@ -75,7 +79,7 @@ class RunProgress:
     """Where the next commit of a loader's epoch has to begin."""
     latest: dict[str, float] = field(default_factory=dict)
     """The values of the last step's point: what is reported for that step later is added to them and hides none."""
-    end: dict[str, Any] | None = None
+    end: dict[str, Json] | None = None
     """The journal's last line, once it is there: how the run ended, in its own words."""
 
     def document(self) -> dict[str, Any]:
@@ -134,18 +138,18 @@ class RunProgress:
             "remaining_s": self.remaining_s(steps=steps),
         }
 
-    def commit(self, line: dict[str, Any]) -> Point | None:
+    def commit(self, line: Commit) -> Point | None:
         """A committed step."""
-        step, t, workers = _whole(line.get("step")), finite(line.get("t")), _whole(line.get("workers"))
+        step, t, workers = whole(line.step), finite(line.t), whole(line.workers)
         if step is None or t is None or workers is None:
             return None
         self.step, self.workers = step + 1, workers
         if self.refused_above is not None and workers > self.refused_above:
             self.refused_above = None
-        self.epoch = _whole(line.get("epoch"))
-        self.batch = _whole(line.get("batch")) or self.batch
-        self.left = _whole(line.get("left"))
-        seconds = finite(line.get("step_s"))
+        self.epoch = whole(line.epoch)
+        self.batch = whole(line.batch) or self.batch
+        self.left = whole(line.left)
+        seconds = finite(line.step_s)
         if seconds:
             self.steps_per_s = _blend(self.steps_per_s, 1.0 / seconds)
             self.worker_seconds += min(seconds, 3600.0) * workers
@@ -154,7 +158,7 @@ class RunProgress:
                 self.speeds[str(workers)] = _blend(self.speeds.get(str(workers)), self.batch / seconds)
         self._count(line)
         self.at = t
-        values = numbers(line.get("metrics"))
+        values = numbers(line.metrics)
         if "loss" in values:
             self.loss = values["loss"]
             self.spark.add(values["loss"])
@@ -165,13 +169,13 @@ class RunProgress:
         self.latest = values
         return Point(step=step, t=t, workers=workers, values=values)
 
-    def _count(self, line: dict[str, Any]) -> None:
+    def _count(self, line: Commit) -> None:
         """Samples that no committed step of their epoch had: a commit that begins after where the last one ended."""
-        first, count = _whole(line.get("first")), _whole(line.get("count"))
+        first, count = whole(line.first), whole(line.count)
         if first is None or count is None:
             return
-        loader = f"{str(line.get('loader'))[:64]}/"
-        key = f"{loader}{line.get('epoch')}"
+        loader = f"{whole(line.loader)}/"
+        key = f"{loader}{self.epoch}"
         edge = self.edges.get(key, first if UNKNOWN in self.edges else 0)
         self.lost += max(0, first - edge)
         self.samples += count
@@ -180,21 +184,21 @@ class RunProgress:
             self.edges = others if len(others) < LOADERS else {}
         self.edges[key] = first + count
 
-    def rewind(self, line: dict[str, Any]) -> None:
-        """A resume: steps from here on replace what was above."""
-        before, self.step = self.step, _whole(line.get("step")) or 0
+    def rewind(self, line: Resume) -> None:
+        """Takes back the steps that the attempt from here on replaces."""
+        before, self.step = self.step, whole(line.finished) or 0
         self.samples = max(0, self.samples - max(0, before - self.step) * (self.batch or 0))
         self.edges = {UNKNOWN: 0}
         self.latest = {}
 
-    def reported(self, line: dict[str, Any]) -> Point | None:
+    def reported(self, line: JournalReport) -> Point | None:
         """Metrics: the job's own document (`of: job`, docs/reference/metrics.md), or whatever numbers its script has reported."""
-        metrics, t = line.get("metrics"), finite(line.get("t"))
-        if not isinstance(metrics, dict) or t is None:
+        t = finite(line.t)
+        if t is None:
             return None
-        values = numbers(metrics)
-        if line.get("of") == "job":
-            self.report = {name: plain(metrics[name]) for name in REPORTED if name in metrics}
+        values = numbers(line.metrics)
+        if line.of == "job":
+            self.report = {name: plain(line.metrics[name]) for name in REPORTED if name in line.metrics}
             values = {name: values[name] for name in CURVES if name in values}
         elif "loss" in values:
             self.loss = values["loss"]
@@ -204,7 +208,7 @@ class RunProgress:
         return Point(step=max(0, self.step - 1), t=t, workers=self.workers, values=self.latest)
 
 
-def plain(value: Any, *, deep: int = DEEP) -> Any:
+def plain(value: Json, *, deep: int = DEEP) -> Json:
     """The same in numbers that are numbers and not too deep: what every database takes."""
     if isinstance(value, dict):
         return {key: plain(one, deep=deep - 1) for key, one in value.items()} if deep else None
@@ -213,11 +217,9 @@ def plain(value: Any, *, deep: int = DEEP) -> Any:
     return finite(value) if isinstance(value, float) else value
 
 
-def numbers(metrics: object) -> dict[str, float]:
+def numbers(metrics: Mapping[str, object]) -> dict[str, float]:
     """The finite numbers of a job's metrics, at most `NAMES`, under names of a decent length."""
-    if not isinstance(metrics, dict):
-        return {}
-    found = {str(name)[:64]: number for name, value in metrics.items() if (number := finite(value)) is not None}
+    found = {name[:64]: number for name, value in metrics.items() if (number := finite(value)) is not None}
     return dict(list(found.items())[:NAMES])
 
 
@@ -231,7 +233,8 @@ def finite(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _whole(value: object) -> int | None:
+def whole(value: object) -> int | None:
+    """A whole number that every database takes; None for anything else."""
     number = finite(value)
     return int(number) if number is not None and 0 <= number < 2**62 else None
 

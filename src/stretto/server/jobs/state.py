@@ -232,7 +232,6 @@ FOLDS: dict[str, Fold] = {
     "started": _same,
     "adopted": _same,
     "worker": _same,
-    "report": _same,
     "ready": _ready,
     "resized": _resized,
     "wished": _wished,

@@ -20,7 +20,6 @@ from stretto.server.storage import tables
 from stretto.server.storage.repository import Storage
 
 MOST_TOKENS = 10_000
-TOUCH_S = 60.0
 
 
 def make_id(prefix: str) -> str:
