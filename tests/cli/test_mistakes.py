@@ -211,7 +211,7 @@ def test_a_folder_that_is_gone_is_told(call: Call, place: Path, monkeypatch: pyt
     monkeypatch.chdir(place / "gone")
     (place / "gone").rmdir()
     code, _, err = call("run", "job.py")
-    assert (code, "the folder that this was called in does not exist any more" in err) == (2, True)
+    assert (code, "the current folder does not exist any more" in err) == (2, True)
     monkeypatch.chdir(place)
 
 

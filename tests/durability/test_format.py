@@ -25,7 +25,7 @@ from stretto.train.checkpoint.export import export
 from stretto.train.checkpoint.reader import load
 from stretto.train.checkpoint.shard_layout import deal, width
 from stretto.train.checkpoint.snapshot import Memory, describe
-from stretto.train.checkpoint.storage import LocalVault
+from stretto.train.checkpoint.storage import LocalStorage
 from stretto.train.sharing.state_codec import flatten, unflatten
 
 IDENTITY = Identity(
@@ -64,7 +64,7 @@ def write(folder: Path, *, writers: int, step: int = 5, life: int = 1, final: bo
     import hashlib
 
     skeleton, tensors = flatten(state())
-    vault, shards, described = LocalVault(folder), [], describe(skeleton, tensors)
+    vault, shards, described = LocalStorage(folder), [], describe(skeleton, tensors)
     name = folder_name(step, final=final)
     vault.make(name)
     for writer in range(writers):
@@ -215,7 +215,7 @@ def test_an_export_has_the_weights_alone_and_is_loadable_without_us(tmp_path: Pa
     manifest = write(tmp_path / "saved", writers=writers)
     out = tmp_path / "out" / "model.safetensors"
     out.parent.mkdir()
-    assert export(LocalVault(tmp_path / "saved"), manifest, out) == out.stat().st_size
+    assert export(LocalStorage(tmp_path / "saved"), manifest, out) == out.stat().st_size
     loaded = load_file(out)
     expected = state()["objects"]["model"]
     assert set(loaded) == set(expected)
@@ -231,7 +231,7 @@ def test_an_export_is_read_by_torch_distributed_checkpoint(tmp_path: Path) -> No
 
     manifest = write(tmp_path / "saved", writers=2)
     (tmp_path / "out").mkdir()
-    export(LocalVault(tmp_path / "saved"), manifest, tmp_path / "out" / "model.safetensors")
+    export(LocalStorage(tmp_path / "saved"), manifest, tmp_path / "out" / "model.safetensors")
     expected = state()["objects"]["model"]
     room = {"weight": torch.zeros(400, 300), "half": torch.zeros(7, dtype=torch.bfloat16)}
     dcp.load(room, storage_reader=hf.HuggingFaceStorageReader(str(tmp_path / "out")))
@@ -245,14 +245,14 @@ def test_a_damaged_checkpoint_is_not_exported(tmp_path: Path) -> None:
     data[-5] ^= 1
     shard.write_bytes(data)
     with pytest.raises(Refused, match=shard.name):
-        export(LocalVault(tmp_path / "saved"), manifest, tmp_path / "out.safetensors")
+        export(LocalStorage(tmp_path / "saved"), manifest, tmp_path / "out.safetensors")
     assert not (tmp_path / "out.safetensors").exists()
 
 
 def test_an_export_to_nowhere_is_said(tmp_path: Path) -> None:
     manifest = write(tmp_path / "saved", writers=1)
     with pytest.raises(UsageError, match="cannot be written"):
-        export(LocalVault(tmp_path / "saved"), manifest, tmp_path / "no" / "such" / "out.safetensors")
+        export(LocalStorage(tmp_path / "saved"), manifest, tmp_path / "no" / "such" / "out.safetensors")
 
 
 def test_what_is_kept(tmp_path: Path) -> None:
@@ -263,16 +263,16 @@ def test_what_is_kept(tmp_path: Path) -> None:
     leftover(tmp_path, folder_name(7), life=1, roster=8)
     leftover(tmp_path, folder_name(4, final=True), life=2, roster=1)
     newest = write(tmp_path, writers=1, step=5, life=2)
-    assert sorted(tidy(LocalVault(tmp_path), keep=3, newest=newest)) == [1, 2, 4, 7, 9]
-    assert [entry.step for entry in entries(LocalVault(tmp_path))] == [3, 4, 5]
+    assert sorted(tidy(LocalStorage(tmp_path), keep=3, newest=newest)) == [1, 2, 4, 7, 9]
+    assert [entry.step for entry in entries(LocalStorage(tmp_path))] == [3, 4, 5]
     final = write(tmp_path, writers=1, step=6, final=True)
-    assert tidy(LocalVault(tmp_path), keep=1, newest=final) == []
-    assert [(entry.step, entry.final) for entry in entries(LocalVault(tmp_path))] == [(3, False), (4, False), (5, False), (6, True)]
+    assert tidy(LocalStorage(tmp_path), keep=1, newest=final) == []
+    assert [(entry.step, entry.final) for entry in entries(LocalStorage(tmp_path))] == [(3, False), (4, False), (5, False), (6, True)]
 
 
 def leftover(folder: Path, name: str, *, life: int, roster: int) -> None:
     """A save that one of two writers has finished its part of."""
-    vault = LocalVault(folder)
+    vault = LocalStorage(folder)
     vault.make(name)
     vault.put(name, f"shard-{mark(life=life, roster=roster, writer=1, writers=2)}.safetensors", b"x")
 
@@ -282,7 +282,7 @@ def test_a_save_that_others_have_begun_meanwhile_is_not_tidied_away(tmp_path: Pa
     """The others see the manifest of a save before the chief has tidied, and begin the last one."""
     newest = write(tmp_path, writers=1, step=5, life=2)
     leftover(tmp_path, folder_name(5, final=True), life=life, roster=roster)
-    tidy(LocalVault(tmp_path), keep=1, newest=newest)
+    tidy(LocalStorage(tmp_path), keep=1, newest=newest)
     assert (tmp_path / folder_name(5, final=True)).exists() is stays
 
 
@@ -296,7 +296,7 @@ def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
     assert step_of(folder_name(12)) == 12 and step_of("step-12") is None and step_of("mine") is None
     (tmp_path / "mine").mkdir()
     newest = write(tmp_path, writers=1)
-    tidy(LocalVault(tmp_path), keep=1, newest=newest)
+    tidy(LocalStorage(tmp_path), keep=1, newest=newest)
     assert (tmp_path / "mine").is_dir()
 
 
@@ -305,7 +305,7 @@ def test_the_command_line_reads_and_exports_checkpoints_without_torch(tmp_path: 
     code = (
         "import sys; from pathlib import Path; import stretto.cli.resume, stretto.cli.checkpoints, stretto.cli.run; "
         "from stretto.train.checkpoint.catalog import sound; from stretto.train.checkpoint.export import export; "
-        "from stretto.train.checkpoint.storage import LocalVault; vault = LocalVault(Path(sys.argv[1])); "
+        "from stretto.train.checkpoint.storage import LocalStorage; vault = LocalStorage(Path(sys.argv[1])); "
         "export(vault, sound(vault)[0].manifest, Path(sys.argv[2])); print('torch' in sys.modules)"
     )
     done = subprocess.run(

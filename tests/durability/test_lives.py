@@ -21,7 +21,7 @@ from stretto.core.audit import audit
 from stretto.core.journal import Checkpoint, Resume
 from stretto.core.manifest import folder_name
 from stretto.train.checkpoint.catalog import CheckpointEntry, entries, verify
-from stretto.train.checkpoint.storage import LocalVault
+from stretto.train.checkpoint.storage import LocalStorage
 
 Launch = Callable[..., Launched]
 LIVES = int(os.environ.get("STRETTO_LIVES", "2"))
@@ -84,8 +84,8 @@ def begin(
     )
 
 
-def vault(tmp_path: Path, name: str = "job") -> LocalVault:
-    return LocalVault(tmp_path / f"saved-{name}")
+def vault(tmp_path: Path, name: str = "job") -> LocalStorage:
+    return LocalStorage(tmp_path / f"saved-{name}")
 
 
 def complete(tmp_path: Path, name: str = "job") -> list[CheckpointEntry]:

@@ -15,7 +15,7 @@ from saving import GUARD_S, STEPS, alone, arguments, wish
 from stretto.core.errors import Refused, Stale, UsageError
 from stretto.core.manifest import NAME
 from stretto.train.checkpoint.catalog import CheckpointEntry, check_fence, choose, claim, entries, raise_fence, sound, verify
-from stretto.train.checkpoint.storage import CheckpointStorage, LocalVault, open_vault
+from stretto.train.checkpoint.storage import CheckpointStorage, LocalStorage, open_vault
 
 
 @pytest.fixture(scope="module")
@@ -24,11 +24,11 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> str:
     return alone(tmp_path_factory.mktemp("reference"), args=arguments(pause_s=0.0)).digest
 
 
-def live(tmp_path: Path, **options: object) -> LocalVault:
+def live(tmp_path: Path, **options: object) -> LocalStorage:
     """A vault with the checkpoints of one whole life."""
     ended = alone(tmp_path, checkpoint=wish(tmp_path / "saved", **options))
     assert ended.code == 0, ended.output
-    return LocalVault(tmp_path / "saved")
+    return LocalStorage(tmp_path / "saved")
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +40,10 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def vault(stock: Path, tmp_path: Path) -> LocalVault:
+def vault(stock: Path, tmp_path: Path) -> LocalStorage:
     """A copy of the stock, to be damaged."""
     shutil.copytree(stock, tmp_path / "saved")
-    return LocalVault(tmp_path / "saved")
+    return LocalStorage(tmp_path / "saved")
 
 
 def resumable(vault: CheckpointStorage) -> list[CheckpointEntry]:
@@ -56,7 +56,7 @@ def resume(tmp_path: Path, step: int, **fields: object) -> dict[str, object]:
 
 
 def test_saving_does_not_change_the_bits_and_any_checkpoint_ends_with_the_same_digest(
-    tmp_path: Path, vault: LocalVault, reference: str
+    tmp_path: Path, vault: LocalStorage, reference: str
 ) -> None:
     steps = [entry.step for entry in resumable(vault) if entry.complete]
     assert steps, "nothing was saved"
@@ -70,7 +70,7 @@ def test_saving_does_not_change_the_bits_and_any_checkpoint_ends_with_the_same_d
 def test_a_kill_at_any_step_of_a_save_leaves_the_checkpoint_absent_or_complete(tmp_path: Path, reference: str, place: str) -> None:
     ended = alone(tmp_path, checkpoint=wish(tmp_path / "saved"), failpoint=f"{place}:2")
     assert ended.killed, f"{place} was not passed: {ended.output}"
-    vault = LocalVault(tmp_path / "saved")
+    vault = LocalStorage(tmp_path / "saved")
     whole = [entry for entry in resumable(vault) if entry.manifest is not None]
     assert len(whole) == (2 if place == "save-renamed" else 1), [entry.path for entry in entries(vault)]
     for entry in whole:
@@ -107,7 +107,7 @@ def damage(path: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["cut", "flipped", "swapped", "missing"])
 def test_a_shard_that_is_not_what_was_written_is_named_and_the_previous_checkpoint_offered(
-    tmp_path: Path, vault: LocalVault, how: str
+    tmp_path: Path, vault: LocalStorage, how: str
 ) -> None:
     *_, before, last = resumable(vault)
     assert last.manifest is not None and before.manifest is not None
@@ -131,7 +131,7 @@ def test_a_shard_that_is_not_what_was_written_is_named_and_the_previous_checkpoi
 
 
 @pytest.mark.parametrize("how", ["cut", "flipped"])
-def test_a_damaged_manifest_is_named_and_the_previous_checkpoint_offered(vault: LocalVault, how: str) -> None:
+def test_a_damaged_manifest_is_named_and_the_previous_checkpoint_offered(vault: LocalStorage, how: str) -> None:
     *_, before, last = resumable(vault)
     damage(Path(last.path) / NAME, how)
     with pytest.raises(UsageError, match=f"{NAME} is damaged.*step {before.step}"):
@@ -140,7 +140,7 @@ def test_a_damaged_manifest_is_named_and_the_previous_checkpoint_offered(vault: 
     assert entry is not None and entry.step == before.step
 
 
-def test_a_manifest_that_belongs_to_another_step_is_named_and_the_previous_checkpoint_offered(vault: LocalVault) -> None:
+def test_a_manifest_that_belongs_to_another_step_is_named_and_the_previous_checkpoint_offered(vault: LocalStorage) -> None:
     """Every byte of it is right, and so is every byte of the shards that it names: they are those of another folder."""
     *_, before, last = resumable(vault)
     shutil.copy(Path(before.path) / NAME, Path(last.path) / NAME)
@@ -150,7 +150,7 @@ def test_a_manifest_that_belongs_to_another_step_is_named_and_the_previous_check
     assert entry is not None and entry.step == before.step
 
 
-def test_a_checkpoint_of_another_run_is_neither_gone_on_from_nor_deleted(tmp_path: Path, vault: LocalVault, reference: str) -> None:
+def test_a_checkpoint_of_another_run_is_neither_gone_on_from_nor_deleted(tmp_path: Path, vault: LocalStorage, reference: str) -> None:
     before = choose(vault)
     assert before is not None and before.manifest is not None
     other = replace(before.manifest, run="other", run_id="other-1", step=before.step + 1)
@@ -172,7 +172,7 @@ def test_a_file_in_the_place_of_the_folder_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "sub"):
         with pytest.raises(UsageError, match="is no folder"):
-            claim(LocalVault(path), run="job", run_id="job-1")
+            claim(LocalStorage(path), run="job", run_id="job-1")
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_a_file_in_the_place_of_the_folder_is_said(tmp_path: Path) -> None:
     ],
 )
 def test_another_job_is_refused_with_the_difference_spelled_out(
-    tmp_path: Path, vault: LocalVault, change: dict[str, int], said: list[str]
+    tmp_path: Path, vault: LocalStorage, change: dict[str, int], said: list[str]
 ) -> None:
     last = choose(vault)
     assert last is not None
@@ -195,7 +195,7 @@ def test_another_job_is_refused_with_the_difference_spelled_out(
     assert "Traceback" not in ended.output
 
 
-def test_other_bits_can_be_allowed_and_are_recorded(tmp_path: Path, vault: LocalVault, reference: str) -> None:
+def test_other_bits_can_be_allowed_and_are_recorded(tmp_path: Path, vault: LocalStorage, reference: str) -> None:
     first = resumable(vault)[0].step
     ended = alone(
         tmp_path,
@@ -209,7 +209,7 @@ def test_other_bits_can_be_allowed_and_are_recorded(tmp_path: Path, vault: Local
     assert "seed is 0 in the checkpoint and 5 here" in newest.extra["allowed"]
 
 
-def test_a_folder_has_the_checkpoints_of_one_run(tmp_path: Path, vault: LocalVault) -> None:
+def test_a_folder_has_the_checkpoints_of_one_run(tmp_path: Path, vault: LocalStorage) -> None:
     claim(vault, run="job", run_id="job-1")
     with pytest.raises(UsageError, match="has the checkpoints of run 'job', this is run 'other'"):
         claim(vault, run="other", run_id="other-1")
@@ -220,7 +220,7 @@ def test_a_folder_has_the_checkpoints_of_one_run(tmp_path: Path, vault: LocalVau
     assert [entry.path for entry in entries(vault)] == before
 
 
-def test_a_stale_life_or_roster_cannot_commit(tmp_path: Path, vault: LocalVault) -> None:
+def test_a_stale_life_or_roster_cannot_commit(tmp_path: Path, vault: LocalStorage) -> None:
     before = [(entry.step, entry.manifest) for entry in entries(vault)]
     raise_fence(vault, life=2, roster=7)
     check_fence(vault, life=2, roster=7)
@@ -234,7 +234,7 @@ def test_a_stale_life_or_roster_cannot_commit(tmp_path: Path, vault: LocalVault)
 
 
 @pytest.mark.parametrize("damaged", ["", "[]", "{}", '{"life": "x", "roster": 1}'])
-def test_a_damaged_fence_is_written_anew(tmp_path: Path, vault: LocalVault, damaged: str) -> None:
+def test_a_damaged_fence_is_written_anew(tmp_path: Path, vault: LocalStorage, damaged: str) -> None:
     (tmp_path / "saved" / "fence.json").write_text(damaged)
     raise_fence(vault, life=2, roster=7)
     with pytest.raises(Stale):
@@ -242,7 +242,7 @@ def test_a_damaged_fence_is_written_anew(tmp_path: Path, vault: LocalVault, dama
 
 
 @pytest.mark.parametrize("damaged", ["", "[]", "[1]"])
-def test_a_damaged_owner_is_named_with_the_fix(tmp_path: Path, vault: LocalVault, damaged: str) -> None:
+def test_a_damaged_owner_is_named_with_the_fix(tmp_path: Path, vault: LocalStorage, damaged: str) -> None:
     (tmp_path / "saved" / "owner.json").write_text(damaged)
     with pytest.raises(UsageError, match=r"owner\.json is damaged"):
         claim(vault, run="job", run_id="job-1")
@@ -252,14 +252,14 @@ def test_a_save_that_fails_for_an_unknown_reason_is_said_and_nobody_waits_for_it
     ended = alone(tmp_path, checkpoint=wish(tmp_path / "saved", grace_s=GUARD_S), script=BROKEN + SCRIPT_HEAD)
     assert ended.digest == reference
     assert "step-00000004 was given up: ZeroDivisionError" in ended.output
-    assert not entries(LocalVault(tmp_path / "saved"))
+    assert not entries(LocalStorage(tmp_path / "saved"))
 
 
 def test_a_removed_folder_costs_nothing_but_the_checkpoints_in_it(tmp_path: Path, reference: str) -> None:
     removed = SCRIPT_THAT_REMOVES.replace("FOLDER", str(tmp_path / "saved"))
     ended = alone(tmp_path, checkpoint=wish(tmp_path / "saved"), script=removed)
     assert ended.digest == reference
-    assert [entry for entry in entries(LocalVault(tmp_path / "saved")) if entry.complete], "no save after the folder was gone"
+    assert [entry for entry in entries(LocalStorage(tmp_path / "saved")) if entry.complete], "no save after the folder was gone"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere: a read-only folder cannot be made with permissions")
@@ -289,7 +289,7 @@ def test_a_full_disk_in_the_middle_of_a_save_is_said_and_training_goes_on(tmp_pa
     ended = alone(tmp_path, args=arguments(width=300), checkpoint=wish(small / "saved"))
     assert ended.digest == plain
     assert "No space left on device" in ended.output and str(small / "saved") in ended.output
-    vault = LocalVault(small / "saved")
+    vault = LocalStorage(small / "saved")
     assert not [entry for entry in entries(vault) if entry.manifest is not None]
     fits = alone(tmp_path, checkpoint=wish(small / "saved", keep=1))
     assert fits.digest == reference
@@ -298,12 +298,12 @@ def test_a_full_disk_in_the_middle_of_a_save_is_said_and_training_goes_on(tmp_pa
 
 def test_a_read_only_file_system_is_said_and_the_last_checkpoint_stays(tmp_path: Path, small: Path, reference: str) -> None:
     assert alone(tmp_path, checkpoint=wish(small / "saved", keep=1)).code == 0
-    last = choose(LocalVault(small / "saved"))
+    last = choose(LocalStorage(small / "saved"))
     subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
     ended = alone(tmp_path, checkpoint=wish(small / "saved", life=2))
     assert ended.digest == reference
     assert "Read-only file system" in ended.output
-    again = choose(LocalVault(small / "saved"))
+    again = choose(LocalStorage(small / "saved"))
     assert last is not None and again is not None and again.manifest == last.manifest
 
 
@@ -320,9 +320,9 @@ def test_a_slow_place_costs_checkpoints_and_neither_steps_nor_memory(tmp_path: P
 
 def test_any_file_system_that_fsspec_knows_will_do(tmp_path: Path, reference: str) -> None:
     url = f"dir://saved::file://{tmp_path}"
-    from stretto.train.checkpoint.storage import RemoteVault
+    from stretto.train.checkpoint.storage import RemoteStorage
 
-    assert isinstance(open_vault(url), RemoteVault)
+    assert isinstance(open_vault(url), RemoteStorage)
     assert alone(tmp_path, checkpoint=wish(url, keep=2)).digest == reference
     vault = open_vault(url)
     found = [entry for entry in resumable(vault) if entry.complete]

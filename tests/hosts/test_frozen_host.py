@@ -14,7 +14,7 @@ from launching import gone
 
 from stretto.core.journal import Checkpoint, Commit
 from stretto.train.checkpoint.catalog import entries, verify
-from stretto.train.checkpoint.storage import LocalVault
+from stretto.train.checkpoint.storage import LocalStorage
 from tests.hosts.cluster import Agent, Job, paced
 from tests.hosts.loopback import Loopback, start
 from tests.stores.places import EtcdProcess
@@ -86,7 +86,7 @@ def test_a_host_that_wakes_up_after_its_lease_commits_nothing_saves_nothing_and_
     assert job.audit().returncode == 0, job.audit().stdout
     stale = [one for one in first.records()[told:] if isinstance(one, Commit) and one.roster <= roster.number and one.step > at + 1]
     assert not stale, "its journal has steps of the old roster after it woke up"
-    vault = LocalVault(job.folder / "saves")
+    vault = LocalStorage(job.folder / "saves")
     for entry in entries(vault):
         assert entry.complete and entry.manifest is not None, entry
         verify(vault, entry.manifest)

@@ -10,7 +10,9 @@ import typer
 from typer import Exit
 
 from stretto.agent.records.run_folder import RunFolder, every
-from stretto.cli.common import Json, Runs, emit, folder_of, runs_folder
+from stretto.cli.options import Json, Runs
+from stretto.cli.printing import emit
+from stretto.cli.targets import folder_of, runs_folder
 from stretto.core.audit import FINDINGS, Audit, audit
 from stretto.core.errors import RunNotFound, UsageError
 from stretto.core.journal import End, Parser, Record, Switch

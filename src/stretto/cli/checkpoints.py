@@ -1,22 +1,29 @@
-"""`stretto checkpoints`: what there is to go on from."""
+"""Verbs for a run's checkpoints: checkpoints, export."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 from rich.console import Console
 from rich.table import Table
+from typer import Argument, Option
 
 from stretto.agent.options import RunOptions
 from stretto.agent.records.run_folder import RunFolder
-from stretto.cli.common import Json, Run, Runs, emit, folder_of
-from stretto.core.errors import UsageError
-from stretto.train.checkpoint.catalog import CheckpointEntry, entries
+from stretto.cli.options import Json, Run, Runs
+from stretto.cli.printing import emit
+from stretto.cli.targets import folder_of
+from stretto.core.errors import Refused, UsageError
+from stretto.core.text import quantity
+from stretto.train.checkpoint.catalog import CheckpointEntry, choose, entries, previous
+from stretto.train.checkpoint.export import export as write_weights
 from stretto.train.checkpoint.storage import CheckpointStorage, open_vault
 
 
-def command(run: Run, *, runs: Runs = None, json: Json = False) -> None:
+def checkpoints(run: Run, *, runs: Runs = None, json: Json = False) -> None:
+    """Lists the checkpoints that a run can resume from."""
     vault = vault_of(folder_of(run, runs))
     try:
         found = entries(vault)
@@ -34,6 +41,32 @@ def command(run: Run, *, runs: Runs = None, json: Json = False) -> None:
     for row in rows:
         table.add_row(str(row["step"]), _size(row["bytes"]), row["state"], _age(row["age_s"]), row["problem"] or row["path"])
     Console().print(table)
+
+
+def export(
+    run: Run,
+    out: Annotated[Path, Argument(help="The file to write.", show_default=False)],
+    *,
+    step: Annotated[int | None, Option(help="Of this checkpoint [default: the last complete one].", show_default=False)] = None,
+    runs: Runs = None,
+    json: Json = False,
+) -> None:
+    """Writes a checkpoint's weights as one safetensors file, loadable without stretto."""
+    folder = folder_of(run, runs)
+    vault = vault_of(folder)
+    try:
+        chosen = choose(vault, step=step, final=True)
+        if chosen is None or chosen.manifest is None:
+            raise UsageError(f"run {folder.name!r} has no complete checkpoint in {vault.where()} yet")
+        try:
+            size = write_weights(vault, chosen.manifest, out)
+        except Refused as error:
+            raise UsageError(f"{error}; {previous(vault, chosen.step)}") from error
+    except OSError as error:
+        raise UsageError(f"{vault.where()} cannot be read: {error.strerror or error}") from error
+    if json:
+        return emit({"path": str(out), "step": chosen.step, "bytes": size})
+    print(f"{out}: the weights after step {chosen.step}, {quantity(size, 'byte')}")
 
 
 def vault_of(folder: RunFolder) -> CheckpointStorage:

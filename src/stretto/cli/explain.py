@@ -7,7 +7,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from stretto.cli.common import Json, Run, Runs, emit, folder_of
+from stretto.cli import server_commands
+from stretto.cli.options import Json, Output, OutputFormat, Run, Runs, Server, output_format
+from stretto.cli.printing import emit
+from stretto.cli.targets import folder_of, on_server
 from stretto.core.journal import Commit, JournalEvent, JournalReport, Plan, Record, Switch, lives
 from stretto.core.text import quantity
 
@@ -15,13 +18,17 @@ TOLD = ("autoscale", "straggler", "skipped", "scale", "memory")
 SHOWN = 200
 
 
-def command(run: Run, *, runs: Runs = None, json: Json = False) -> None:
+def command(run: Run, *, runs: Runs = None, json: Json = False, server: Server = None, output: Output = OutputFormat.TABLE) -> None:
+    """Explains a local run from its journal, or a job of the server by its last decision."""
+    output = output_format(json, output)
+    if on_server(server, runs, run):
+        return server_commands.explain(run, server, output)
     folder = folder_of(run, runs)
     records = lives(folder.records())
     lines = decisions(records)
     measured = next((dict(one.metrics) for one in reversed(records) if isinstance(one, JournalReport) and one.of == "job"), None)
-    if json:
-        return emit({"run": folder.name, "decisions": lines, "measured": measured})
+    if output is not OutputFormat.TABLE:
+        return emit({"run": folder.name, "decisions": lines, "measured": measured}, output)
     console = Console(highlight=False)
     console.print(_table(lines[-SHOWN:]) if lines else "nothing was decided: a fixed batch, and nobody asked for other workers")
     if measured is not None:

@@ -11,8 +11,9 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Annotated
 
-from typer import Exit
+from typer import Argument, Exit, Option
 
 from stretto.agent.hosts.daemonize import follow, start, to_stdout
 from stretto.agent.hosts.ssh import (
@@ -29,7 +30,8 @@ from stretto.agent.hosts.ssh import (
     passed_on,
 )
 from stretto.agent.hosts.store_options import StoreOptions
-from stretto.cli.common import runs_folder
+from stretto.cli.options import Runs
+from stretto.cli.targets import runs_folder
 from stretto.core.errors import JobFailed, UsageError
 
 PORTS = (20_000, 30_000)
@@ -81,7 +83,17 @@ async def _reachable(plan: SshLaunch) -> None:
         raise JobFailed("; ".join(problems))
 
 
-def attach(job: str, *, runs: Path | None) -> None:
+def attach(
+    job: Annotated[str, Argument(metavar="JOB", help="The job's name.", show_default=False)],
+    *,
+    runs: Runs = None,
+    console: Annotated[str | None, Option(hidden=True)] = None,
+    pid: Annotated[int, Option(hidden=True)] = 0,
+    tail: Annotated[int, Option(hidden=True)] = 0,
+) -> None:
+    """Shows again the output of all hosts. `console`, `pid` and `tail` are for its own calls over ssh."""
+    if console is not None:
+        raise Exit(follow(Path(console), pid, show=to_stdout, tail=tail))
     record = runs_folder(runs) / f"{job}.hosts.json"
     if not record.is_file():
         known = sorted(path.name.removesuffix(".hosts.json") for path in runs_folder(runs).glob("*.hosts.json"))
@@ -101,10 +113,6 @@ def run_detached(words: Sequence[str], *, job: str, runs: Path | None) -> None:
     pid = start([sys.executable, "-m", "stretto.cli.main", "run", *words], console)
     print(f"{DETACHED} {pid} {console}", flush=True)
     raise Exit(follow(console, pid, show=to_stdout))
-
-
-def show_console(console: str, pid: int, *, tail: int) -> None:
-    raise Exit(follow(Path(console), pid, show=to_stdout, tail=tail))
 
 
 def tls_words(shared: StoreOptions | None) -> list[str]:

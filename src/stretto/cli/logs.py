@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 import time
@@ -13,7 +14,21 @@ from typer import Option
 
 from stretto.agent.control_server import alive
 from stretto.agent.records.run_folder import RunFolder
-from stretto.cli.common import Run, Runs, folder_of
+from stretto.cli import server_commands
+from stretto.cli.options import (
+    Output,
+    OutputFormat,
+    Run,
+    Runs,
+    Server,
+    Store,
+    StoreCa,
+    StoreCert,
+    StoreKey,
+    StoreToken,
+    store_options,
+)
+from stretto.cli.targets import folder_of, on_server
 from stretto.core.errors import UsageError
 
 POLL_S = 0.2
@@ -26,8 +41,29 @@ def command(
     follow: Annotated[bool, Option("--follow", "-f", help="Go on until the run ends.")] = False,
     worker: Annotated[str | None, Option(metavar="K", help="Only this worker: 3 or w3; `agent` for the agent's own.")] = None,
     runs: Runs = None,
+    server: Server = None,
+    output: Output = OutputFormat.TABLE,
+    store: Store = None,
+    store_token: StoreToken = None,
+    store_ca: StoreCa = None,
+    store_cert: StoreCert = None,
+    store_key: StoreKey = None,
 ) -> None:
-    folder = folder_of(run, runs)
+    """Prints the logs of a local run, of a job of the server, or of a job on several hosts."""
+    if store is not None:
+        from stretto.cli import store_commands
+
+        shared = store_options(store, run, token=store_token, ca=store_ca, cert=store_cert, key=store_key)
+        return asyncio.run(store_commands.logs(shared, run, follow=follow, worker=worker))
+    if on_server(server, runs, run):
+        return server_commands.logs(run, server, output, follow=follow, worker=worker)
+    if output is not OutputFormat.TABLE:
+        raise UsageError(f"-o {output}: a local run's logs are text; leave -o away")
+    print_logs(folder_of(run, runs), follow=follow, worker=worker)
+
+
+def print_logs(folder: RunFolder, *, follow: bool, worker: str | None) -> None:
+    """Prints the logs of a local run; with `follow`, until the run ends."""
     tails: dict[Path, _Tail] = {}
     while True:
         ended = not follow or folder.read(folder.result) is not None or not alive(folder)

@@ -12,7 +12,7 @@ import typer.core
 import typer.main
 
 from stretto.cli.help_sections import Sectioned
-from stretto.cli.usage_errors import Misuse, no_verb, told
+from stretto.cli.usage_errors import Misuse, message, no_verb
 from stretto.cli.verbs import VERBS
 from stretto.core.errors import StrettoError, UsageError
 
@@ -20,7 +20,7 @@ USAGE = 2
 
 
 class LazyVerbs(typer.core.TyperGroup):
-    """Knows every verb by name; imports the one that is called."""
+    """Knows every verb by name and imports the one that is called."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(VERBS)
@@ -42,7 +42,7 @@ class LazyVerbs(typer.core.TyperGroup):
 
 
 def load(name: str) -> Any:
-    """The command of a verb. A missing extra is said, not shown as a traceback."""
+    """Imports the verb and returns its command. A missing extra gives an error that names it."""
     verb = VERBS[name]
     try:
         module = importlib.import_module(verb.module)
@@ -52,28 +52,16 @@ def load(name: str) -> Any:
         raise UsageError(
             f"`stretto {name}` needs {error.name}, which is not installed: pip install 'stretto[{verb.extra}]'"
         ) from error
-    app = getattr(module, "app", None)
-    if app is None:
+    target = getattr(module, verb.function)
+    if isinstance(target, typer.Typer):
+        app = target
+    else:
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        command = _either(module.command, verb.server) if verb.server else module.command
-        command = _by_store(command, name) if verb.store else command
-        kind = Sectioned if verb.store or verb.server or name == "run" else None
-        app.command(name, help=verb.help, cls=kind, context_settings=getattr(module, "CONTEXT", None))(command)
+        settings = {"allow_interspersed_args": False} if verb.script else None
+        app.command(name, help=verb.help, cls=Sectioned, context_settings=settings)(target)
     command = typer.main.get_command(app)
     command.name = name
     return command
-
-
-def _either(command: Any, server: str) -> Any:
-    from stretto.cli.local_or_server import either
-
-    return either(command, server)
-
-
-def _by_store(command: Any, verb: str) -> Any:
-    from stretto.cli.store_commands import by_store
-
-    return by_store(command, verb)
 
 
 def group() -> LazyVerbs:
@@ -86,21 +74,21 @@ def group() -> LazyVerbs:
     )
 
 
-def _check_place() -> None:
+def _check_folder() -> None:
     try:
         os.getcwd()
     except FileNotFoundError:
-        raise UsageError("the folder that this was called in does not exist any more: cd to another one") from None
+        raise UsageError("the current folder does not exist any more: cd to another one") from None
 
 
 def main() -> None:
     """Exit codes: 0 done, 1 the job failed or a check did not hold, 2 a mistake in the call."""
     try:
-        _check_place()
+        _check_folder()
         code = group().main(prog_name="stretto", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except Misuse as error:
-        print(told(error), file=sys.stderr)
+        print(message(error), file=sys.stderr)
         sys.exit(USAGE)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -109,7 +97,7 @@ def main() -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
     except BrokenPipeError:
-        sys.stderr.close()  # nobody reads any more, and nobody is to be told
+        sys.stderr.close()  # nobody reads the output any more
         sys.exit(1)
 
 

@@ -11,7 +11,8 @@ import matplotlib
 from typer import Argument, Option
 
 from stretto.agent.records.run_folder import RunFolder, find
-from stretto.cli.common import Runs, runs_folder
+from stretto.cli.options import Runs
+from stretto.cli.targets import runs_folder
 from stretto.core.errors import UsageError
 from stretto.core.journal import Commit, JournalEvent, Record, Switch, lives
 

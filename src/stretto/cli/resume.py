@@ -16,8 +16,10 @@ from stretto.agent.control_server import alive
 from stretto.agent.options import RunOptions, parse_workers
 from stretto.agent.records.run_folder import RunFolder
 from stretto.agent.run import run as execute
-from stretto.cli.common import Json, Run, Runs, folder_of
+from stretto.cli import server_commands
+from stretto.cli.options import Json, Output, OutputFormat, Quiet, Run, Runs, Server, output_format
 from stretto.cli.run import watch
+from stretto.cli.targets import folder_of, on_server
 from stretto.core.errors import UsageError
 from stretto.core.journal import Checkpoint
 from stretto.train.checkpoint.catalog import CheckpointEntry, choose
@@ -36,9 +38,17 @@ def command(
     ] = None,
     allow_mixed: Annotated[bool, Option("--allow-mixed", help="Go on even if the bits will differ; it is recorded.")] = False,
     runs: Runs = None,
-    quiet: Annotated[bool, Option("--quiet", "-q", help="Show only what goes wrong.")] = False,
+    quiet: Quiet = False,
     json: Json = False,
+    server: Server = None,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
+    """Goes on with a local run from a checkpoint, or with a paused job of the server."""
+    if on_server(server, runs, run):
+        return server_commands.resume(run, server, output_format(json, output))
+    if output is OutputFormat.YAML:
+        raise UsageError("-o yaml: a run in the foreground prints lines of JSON; use -o json")
+    json = json or output is OutputFormat.JSON
     folder = RunFolder(folder_of(run, runs).path.absolute())
     options = _options(folder, workers=workers, start=start, allow_mixed=allow_mixed)
     assert options.checkpoints is not None

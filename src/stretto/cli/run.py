@@ -17,16 +17,14 @@ from stretto.agent.records.recorder import RunObserver
 from stretto.agent.records.run_folder import RunFolder
 from stretto.agent.run import open_run, run
 from stretto.agent.workers.stall_detection import STALL_S
-from stretto.cli.common import Json, Runs, folder_of, runs_folder
 from stretto.cli.console import JsonLines, RunConsole
-from stretto.cli.replay import again
-from stretto.cli.restart import MODES, Flags, open_restarting
-from stretto.cli.restart import run as restart
+from stretto.cli.options import Json, Quiet, Runs
+from stretto.cli.run_modes import MODES, TorchrunFlags, open_restarting, replay_run, run_restart_mode
 from stretto.cli.scripts import check_launcher, given, no_module, own_frames, stray_flags, stray_hint
+from stretto.cli.targets import folder_of, runs_folder
 from stretto.core.errors import UsageError
 
 RESTARTS = 3
-CONTEXT = {"allow_interspersed_args": False}
 
 
 def command(
@@ -140,7 +138,7 @@ def command(
     detach: Annotated[bool, Option("--detach", hidden=True)] = False,
     module: Annotated[str | None, Option("-m", hidden=True)] = None,
     tensorboard: Annotated[bool, Option(help="Write TensorBoard files where it is installed.")] = True,
-    quiet: Annotated[bool, Option("--quiet", "-q", help="Show only what goes wrong.")] = False,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     if module is not None:
@@ -159,7 +157,7 @@ def command(
     _check_mode(restart_mode, of_torchrun=nproc_per_node is not None or nnodes is not None or standalone)
     least, most = parse_workers("1" if workers is None else workers)
     if restart_mode is not None:
-        flags = Flags.read(nnodes=nnodes, nproc_per_node=nproc_per_node, max_restarts=max_restarts)
+        flags = TorchrunFlags.read(nnodes=nnodes, nproc_per_node=nproc_per_node, max_restarts=max_restarts)
         least, most, start = flags.bounds((least, most) if workers else None, start)
         max_restarts = flags.max_restarts
     options = RunOptions(
@@ -199,7 +197,7 @@ def command(
         ),
     )
     if replay is not None:
-        return again(
+        return replay_run(
             options,
             folder_of(replay, runs),
             watch=lambda folder, go: watch(folder, go, quiet=quiet, json=json),
@@ -209,7 +207,7 @@ def command(
         raise UsageError("name the training script, as in `stretto run train.py`, or a run with --replay RUN")
     if restart_mode is not None:
         folder = open_restarting(options)
-        watch(folder, lambda observer: restart(options, folder, observer=observer), quiet=quiet, json=json)
+        watch(folder, lambda observer: run_restart_mode(options, folder, observer=observer), quiet=quiet, json=json)
     else:
         folder = open_run(options)
         watch(folder, lambda observer: run(options, folder, observer=observer), quiet=quiet, json=json)

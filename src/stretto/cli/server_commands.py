@@ -1,35 +1,37 @@
-"""The job server's side of the verbs that also exist for local runs, and what they print."""
+"""The job server's side of the verbs that local runs have too."""
 
 from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING
 
-from stretto.cli.server_options import OutputFormat, ago, client, number, show, show_next, span, table
+from stretto.cli.options import OutputFormat
+from stretto.cli.printing import ago, number, show, show_next, span, table
+from stretto.cli.targets import client
 from stretto.core.text import quantity
 
-TAIL = 256 * 1024
+TAIL_BYTES = 256 * 1024
 
 if TYPE_CHECKING:
     from stretto.server.models import Job, JobSummary
 
 
-def ps(*, server: str | None, all: bool = False, output: OutputFormat = OutputFormat.TABLE, **_: object) -> None:
-    """Jobs that have not ended; with `all` the ended ones too."""
-    with client(server) as ask:
-        found = [job for job in ask.jobs() if all or not job.state.ended]
-    if show(found, output):
+def ps(server: str | None, output: OutputFormat, *, all: bool) -> None:
+    """Lists jobs that have not ended; with `all` the ended ones too."""
+    with client(server) as api:
+        jobs = [job for job in api.jobs() if all or not job.state.ended]
+    if show(jobs, output):
         return
-    if not found:
-        print(
-            "no jobs: `stretto submit --workers 1:4 -- python train.py`" if all else "no jobs; `stretto ps --all` shows ended ones"
-        )
+    if not jobs:
+        hint = "`stretto submit --workers 1:4 -- python train.py`"
+        print(f"no jobs: {hint}" if all else "no jobs; `stretto ps --all` shows ended ones")
         return
-    rows = [row(job) for job in found]
-    table(("id", "name", "state", "workers", "step", "left", "loss", "samples/s", "age", "why"), rows, right=("step", "left"))
+    titles = ("id", "name", "state", "workers", "step", "left", "loss", "samples/s", "age", "why")
+    table(titles, [job_row(job) for job in jobs], right=("step", "left"))
 
 
-def row(job: JobSummary) -> tuple[object, ...]:
+def job_row(job: JobSummary) -> tuple[object, ...]:
+    """A job as a line of `ps`."""
     progress = job.progress
     workers = f"{job.workers}/{job.wanted} of {job.min}:{job.max}" if not job.state.ended else "-"
     step = f"{progress.step}/{progress.steps}" if progress.steps else progress.step
@@ -48,15 +50,16 @@ def row(job: JobSummary) -> tuple[object, ...]:
     )
 
 
-def one(*, run: str, server: str | None, output: OutputFormat = OutputFormat.TABLE, **_: object) -> None:
+def show_job(name: str, server: str | None, output: OutputFormat) -> None:
     """`stretto show JOB`."""
-    with client(server) as ask:
-        found = ask.job(run)
-    if not show(found, output):
-        describe(found)
+    with client(server) as api:
+        job = api.job(name)
+    if not show(job, output):
+        describe(job)
 
 
 def describe(job: Job) -> None:
+    """Prints a job, one fact per line."""
     progress = job.progress
     lines: list[tuple[str, object]] = [
         ("id", job.id),
@@ -81,24 +84,16 @@ def describe(job: Job) -> None:
     table(("", ""), lines)
 
 
-def logs(
-    *,
-    run: str,
-    server: str | None,
-    follow: bool = False,
-    worker: str | None = None,
-    output: OutputFormat = OutputFormat.TABLE,
-    **_: object,
-) -> None:
-    """What the job's agent printed, or one worker's own log."""
+def logs(name: str, server: str | None, output: OutputFormat, *, follow: bool, worker: str | None) -> None:
+    """Prints what the job's agent printed, or one worker's own log."""
     source = "console" if worker is None else "agent" if worker == "agent" else f"worker-{worker.removeprefix('w')}"
-    with client(server) as ask:
+    with client(server) as api:
         if not follow:
-            part = ask.log(run, source=source, tail=TAIL)
+            part = api.log(name, source=source, tail=TAIL_BYTES)
             if not show(part, output):
                 sys.stdout.write(part.text)
             return
-        for text in ask.follow(run, source=source):
+        for text in api.follow(name, source=source):
             if output is not OutputFormat.TABLE:
                 show_next({"source": source, "text": text}, output)
                 continue
@@ -106,34 +101,34 @@ def logs(
             sys.stdout.flush()
 
 
-def scale(
-    *, run: str, workers: int, server: str | None, pin: bool = False, output: OutputFormat = OutputFormat.TABLE, **_: object
-) -> None:
-    """A wish; with `pin` exactly that many; 0 gives wish and pin back to the policy."""
-    with client(server) as ask:
-        found = ask.change(run, wish=None) if workers == 0 else ask.scale(run, workers, pin=pin)
-    if not show(found, output):
-        what = "is left to the policy" if workers == 0 else f"is {'pinned to' if pin else 'wished to have'} {workers}"
-        print(f"{found.name} {what}; it has {found.workers} now")
+def scale(name: str, workers: int, server: str | None, output: OutputFormat, *, pin: bool) -> None:
+    """Sets the job's wish; `pin` makes it exact; 0 gives wish and pin back to the policy."""
+    with client(server) as api:
+        job = api.change(name, wish=None) if workers == 0 else api.scale(name, workers, pin=pin)
+    if not show(job, output):
+        change = "is left to the policy" if workers == 0 else f"is {'pinned to' if pin else 'wished to have'} {workers}"
+        print(f"{job.name} {change}; it has {job.workers} now")
 
 
-def resume(*, run: str, server: str | None, output: OutputFormat = OutputFormat.TABLE, **_: object) -> None:
-    change(server, run, "resume", output=output)
+def resume(name: str, server: str | None, output: OutputFormat) -> None:
+    """Takes a paused job back into the queue."""
+    with client(server) as api:
+        job = api.resume(name)
+    print_state(job, output)
 
 
-def change(server: str | None, job: str, verb: str, *, output: OutputFormat = OutputFormat.TABLE) -> None:
-    """`pause`, `resume`, `cancel`."""
-    with client(server) as ask:
-        found: Job = getattr(ask, verb)(job)
-    if not show(found, output):
-        print(f"{found.name} is {found.state}")
+def print_state(job: Job, output: OutputFormat) -> None:
+    """Prints a job after its state was changed."""
+    if not show(job, output):
+        print(f"{job.name} is {job.state}")
 
 
-def explain(*, run: str, server: str | None, output: OutputFormat = OutputFormat.TABLE, **_: object) -> None:
-    with client(server) as ask:
-        found = ask.explain(run)
-    if show(found, output):
+def explain(name: str, server: str | None, output: OutputFormat) -> None:
+    """Says why a job has its size, and what would change it."""
+    with client(server) as api:
+        explanation = api.explain(name)
+    if show(explanation, output):
         return
-    print(found.sentence)
-    for line in found.would_change:
+    print(explanation.sentence)
+    for line in explanation.would_change:
         print(f"would change it: {line}")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stretto.cli.common import as_yaml, emit
-from stretto.cli.server_options import Out, OutputFormat
+from stretto.cli.options import Output, OutputFormat
+from stretto.cli.printing import emit
 from stretto.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def command(
     server: Annotated[str | None, typer.Option("--from-server", metavar="URL", help="Replay what a job server recorded.")] = None,
     hours: Annotated[float | None, typer.Option("--hours", help="With --from-server: how far back.")] = None,
     plot: Annotated[Path | None, typer.Option("--plot", metavar="OUT.png", help="Draw completion times and Gantt charts.")] = None,
-    output: Out = OutputFormat.TABLE,
+    output: Output = OutputFormat.TABLE,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     # The fits are tiny: threads of the linear algebra would only get in each other's way. Read when numpy is first loaded.
@@ -89,7 +89,6 @@ def command(
     if output is OutputFormat.TABLE:
         return _table(results, f"{server or workload}: {len(trace)} jobs on {sum(node.slots for node in machines)} slots")
     own = ", ".join(f"{node.name}:{node.slots}" for node in own_nodes)
-    as_yaml.set(output is OutputFormat.YAML)
     emit(
         {
             "workload": server or str(workload),
@@ -99,7 +98,8 @@ def command(
             "history": history,
             "seed": seed,
             "policies": results,
-        }
+        },
+        output,
     )
 
 

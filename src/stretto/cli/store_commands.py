@@ -3,91 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import sys
 import time
-from collections.abc import Callable, Coroutine
-from typing import Annotated, Any
-
-from typer import Option
+from collections.abc import Callable
+from typing import Any
 
 from stretto.agent.hosts.directory import Directory, JobListing
 from stretto.agent.hosts.signed_rpc import PeerUnreachable
 from stretto.agent.hosts.store_options import StoreOptions
-from stretto.cli.common import emit
+from stretto.cli.options import OutputFormat
+from stretto.cli.printing import emit, table
 from stretto.core.errors import JobFailed, UsageError
 from stretto.core.text import quantity
 from stretto.membership import store_schema
 
 POLL_S = 0.3
-Command = Callable[..., Any]
-
-Store = Annotated[
-    str | None, Option("--store", metavar="URL", help="A job on several hosts: the store that they share.", show_default=False)
-]
-Token = Annotated[str | None, Option("--store-token", metavar="FILE", help="The store's secret.", show_default=False)]
-Ca = Annotated[str | None, Option("--store-ca", metavar="FILE", help="The store's CA certificate.", show_default=False)]
-Cert = Annotated[str | None, Option("--store-cert", metavar="FILE", help="A client certificate.", show_default=False)]
-Key = Annotated[str | None, Option("--store-key", metavar="FILE", help="The certificate's key.", show_default=False)]
-ADDED = {"store": Store, "store_token": Token, "store_ca": Ca, "store_cert": Cert, "store_key": Key}
 
 
-def by_store(inner: Command, verb: str) -> Command:
-    """The command with the store's options; with --store it is this module's function of that name."""
-    signature = inspect.signature(inner, eval_str=True)
-    own = list(signature.parameters.values())
-    more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in ADDED.items()]
-
-    def command(**given: Any) -> Any:
-        options = {name: given.pop(name) for name in ADDED}
-        if options["store"] is None:
-            return inner(**given)
-        shared = StoreOptions(
-            options["store"],
-            str(given.get("run") or "any"),
-            token_file=options["store_token"],
-            ca=options["store_ca"],
-            certificate=options["store_cert"],
-            key=options["store_key"],
-        )
-        shared.validate()
-        work: Callable[..., Coroutine[Any, Any, None]] = VERBS[verb]
-        wanted = inspect.signature(work).parameters
-        return asyncio.run(work(shared, **{name: value for name, value in given.items() if name in wanted}))
-
-    command.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
-    command.__annotations__ = {one.name: one.annotation for one in [*own, *more]}
-    command.__doc__ = inner.__doc__
-    return command
-
-
-async def ps(shared: StoreOptions, *, json: bool = False) -> None:
+async def ps(shared: StoreOptions, output: OutputFormat) -> None:
+    """Lists the jobs of a store."""
     async with Directory(shared) as directory:
         jobs = await directory.jobs()
         rows = [{**await _progress(directory, one), **one.row()} for one in jobs]
-    if json:
-        return emit(rows)
+    if output is not OutputFormat.TABLE:
+        return emit(rows, output)
     if not rows:
         return print(f"no jobs in {shared.url}")
-    from rich.console import Console
-    from rich.table import Table
+    table(("job", "state", "workers", "step", "steps/s", "leader", "hosts"), [_cells(row) for row in rows])
 
-    table = Table(box=None, pad_edge=False)
-    for title in ("job", "state", "workers", "step", "steps/s", "leader", "hosts"):
-        table.add_column(title, overflow="fold")
-    for row in rows:
-        hosts = ", ".join(map(_host, row["hosts"]))
-        workers = f"{row['members']} of {row['least']}:{row['most']}" if row["least"] else ""
-        table.add_row(
-            row["name"],
-            row["state"],
-            workers,
-            str(row.get("step", "")),
-            str(row.get("steps_per_s", "")),
-            str(row["leader"] or ""),
-            hosts,
-        )
-    Console(highlight=False).print(table)
+
+def _cells(row: dict[str, Any]) -> tuple[object, ...]:
+    workers = f"{row['members']} of {row['least']}:{row['most']}" if row["least"] else ""
+    hosts = ", ".join(map(_host, row["hosts"]))
+    return row["name"], row["state"], workers, row.get("step", ""), row.get("steps_per_s", ""), row["leader"] or "", hosts
 
 
 def _host(row: dict[str, Any]) -> str:
@@ -106,9 +54,8 @@ async def _progress(directory: Directory, seen: JobListing) -> dict[str, Any]:
     return {name: status.get(name) for name in ("step", "epoch", "steps_per_s", "metrics", "steps")}
 
 
-async def scale(
-    shared: StoreOptions, *, run: str, workers: int, wait: bool = False, timeout: float = 300.0, json: bool = False
-) -> None:
+async def scale(shared: StoreOptions, run: str, workers: int, output: OutputFormat, *, wait: bool, timeout_s: float) -> None:
+    """Writes the wanted number of workers into the store; with `wait`, returns when the job trains with it."""
     async with Directory(shared) as directory:
         seen = await directory.find(run)
         _check(seen, workers)
@@ -118,11 +65,11 @@ async def scale(
                 directory,
                 run,
                 lambda one: one.members == workers and one.settled,
-                timeout_s=timeout,
+                timeout_s=timeout_s,
                 why=f"train with {quantity(workers, 'worker')}",
             )
-    if json:
-        return emit(seen.row())
+    if output is not OutputFormat.TABLE:
+        return emit(seen.row(), output)
     print(f"{run}: {quantity(seen.members, 'worker')}" if wait else f"{run}: {quantity(workers, 'worker')} wanted")
 
 
@@ -141,33 +88,34 @@ def _check(seen: JobListing, workers: int) -> None:
         )
 
 
-async def stop(
-    shared: StoreOptions, *, run: str, now: bool = False, wait: bool = False, timeout: float = 120.0, json: bool = False
-) -> None:
+async def stop(shared: StoreOptions, run: str, output: OutputFormat, *, now: bool, wait: bool, timeout_s: float) -> None:
+    """Ends the job at its next step boundary, or now."""
     async with Directory(shared) as directory:
         await directory.find(run)
         await directory.write(run, store_schema.STOP, {"now": now})
         seen = await directory.look(run)
         if wait:
-            seen = await _until(directory, run, lambda one: not one.job or one.state == "stopped", timeout_s=timeout, why="end")
-    if json:
-        return emit(seen.row())
+            seen = await _until(directory, run, lambda one: not one.job or one.state == "stopped", timeout_s=timeout_s, why="end")
+    if output is not OutputFormat.TABLE:
+        return emit(seen.row(), output)
     print(f"{run}: {seen.state if wait else 'stopping'}")
 
 
-async def drain(shared: StoreOptions, *, run: str, agent: str | None = None, json: bool = False) -> None:
+async def drain(shared: StoreOptions, run: str, output: OutputFormat, *, agent: str | None) -> None:
+    """Lets one agent's workers leave, then the agent."""
     async with Directory(shared) as directory:
         seen = await directory.find(run)
         if agent is None:
             raise UsageError(f"say which agent of job {run!r} shall go, with --agent: it has {', '.join(seen.agents) or 'none'}")
         name = seen.agent(agent)
         await directory.write(run, store_schema.DRAINS + name, {"agent": name})
-    if json:
-        return emit({"agent": name})
+    if output is not OutputFormat.TABLE:
+        return emit({"agent": name}, output)
     print(f"agent {name}: its workers leave at the next step boundary, then the agent does")
 
 
-async def logs(shared: StoreOptions, *, run: str, follow: bool = False, worker: str | None = None) -> None:
+async def logs(shared: StoreOptions, run: str, *, follow: bool, worker: str | None) -> None:
+    """Prints the logs of all hosts, each line with its worker's name."""
     places: dict[str, dict[str, int]] = {}
     async with Directory(shared) as directory:
         seen = await directory.find(run)
@@ -213,6 +161,3 @@ async def _until(directory: Directory, name: str, what: Callable[[JobListing], b
                 f"{quantity(seen.members, 'worker')}): see `stretto logs {name} --store {directory.url}`"
             )
         await asyncio.sleep(POLL_S)
-
-
-VERBS: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {"ps": ps, "scale": scale, "stop": stop, "drain": drain, "logs": logs}

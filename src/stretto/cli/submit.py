@@ -10,8 +10,10 @@ from typing import Annotated, Any
 
 from typer import Argument, Context, Option
 
+from stretto.cli.options import Output, OutputFormat, Server
+from stretto.cli.printing import show
 from stretto.cli.scripts import given, stray_flags, stray_hint
-from stretto.cli.server_options import Out, OutputFormat, Server, client, show
+from stretto.cli.targets import client
 from stretto.core.errors import UsageError
 
 
@@ -33,7 +35,7 @@ def command(
     plain: Annotated[bool, Option("--plain", help="Run the command as it is, as one process that is never scaled.")] = False,
     wait: Annotated[bool, Option("--wait", help="Until it has ended; exit code 1 if it has not finished.")] = False,
     server: Server = None,
-    output: Out = OutputFormat.TABLE,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     _hint(context, what)
     fields = _job(what, workers=workers, name=name, workdir=workdir)

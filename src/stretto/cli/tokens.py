@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from stretto.cli.server_options import Out, OutputFormat, Server, ago, client, show, span, table
+from stretto.cli.options import Output, OutputFormat, Server
+from stretto.cli.printing import ago, show, span, table
+from stretto.cli.targets import client
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True, help="Tokens of the job server.")
 
@@ -15,7 +17,7 @@ Id = Annotated[str, typer.Argument(metavar="TOKEN", help="Its id (t-…).", show
 
 
 @app.command("list")
-def list_tokens(*, server: Server = None, output: Out = OutputFormat.TABLE) -> None:
+def list_tokens(*, server: Server = None, output: Output = OutputFormat.TABLE) -> None:
     """All tokens, without their secrets."""
     import time
 
@@ -39,7 +41,7 @@ def create(
     tenant: Annotated[str, Option(help="Whose jobs it sees.")] = "default",
     hours: Annotated[float | None, Option(help="Until it expires [default: never].", show_default=False)] = None,
     server: Server = None,
-    output: Out = OutputFormat.TABLE,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """A new token. Its secret is shown once."""
     with client(server) as ask:
@@ -49,7 +51,7 @@ def create(
 
 
 @app.command("revoke")
-def revoke(token: Id, *, server: Server = None, output: Out = OutputFormat.TABLE) -> None:
+def revoke(token: Id, *, server: Server = None, output: Output = OutputFormat.TABLE) -> None:
     """From now on it is refused."""
     with client(server) as ask:
         ask.revoke_token(token)

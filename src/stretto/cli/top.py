@@ -9,8 +9,9 @@ from textual import work
 from textual.app import App, ComposeResult
 from textual.widgets import DataTable, Footer, Header, Static
 
-from stretto.cli.server_commands import row
-from stretto.cli.server_options import Server, client
+from stretto.cli.options import Server
+from stretto.cli.server_commands import job_row
+from stretto.cli.targets import client
 from stretto.core.errors import StrettoError
 from stretto.server.client import Client, Frame
 from stretto.server.models import Allocation, JobSummary
@@ -101,7 +102,7 @@ class Top(App[None]):
         at = table.cursor_row
         table.clear()
         for job in shown[:500]:
-            table.add_row(*(str(cell) for cell in row(job)), key=job.id)
+            table.add_row(*(str(cell) for cell in job_row(job)), key=job.id)
         if shown:
             table.move_cursor(row=min(at, len(shown) - 1))
 

@@ -16,7 +16,7 @@ Misuse: type[Exception] = typer.BadParameter.__mro__[1]
 EXPECTED = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
 
-def told(error: Any) -> str:
+def message(error: Any) -> str:
     """What is printed: the help where a verb was called without anything, else the mistake and its fix."""
     return str(error.format_message()) if type(error).__name__ == "NoArgsIsHelpError" else f"error: {sentence(error)}"
 

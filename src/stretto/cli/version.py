@@ -7,7 +7,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 import typer
 
-from stretto.cli.common import Json, emit
+from stretto.cli.options import Json
+from stretto.cli.printing import emit
 from stretto.core.version import VERSION
 
 

@@ -12,12 +12,12 @@ import sys
 import sysconfig
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 
-import stretto
 from stretto.train.data.dataset_changes import Changes, plain_attributes, within
 from stretto.train.script_checks import class_attributes, loop_inputs, source_analysis
 from stretto.train.script_checks.object_hashes import GENERATOR, MODULE, describe, is_array, is_generator, storages
@@ -27,7 +27,7 @@ LIBRARIES = tuple(
     {
         os.path.join(folder, "")
         for folder in (
-            os.path.dirname(os.path.abspath(stretto.__file__)),
+            str(Path(__file__).resolve().parents[2]),
             sysconfig.get_path("stdlib"),
             *site.getsitepackages(),
             site.getusersitepackages(),

@@ -1,25 +1,31 @@
-"""`stretto run --restart-mode torchrun`: torchrun's flags, and the job in the foreground."""
+"""Other ways of `stretto run`: restart mode with torchrun's flags, and the replay of an earlier run."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from typer import Exit
 
 from stretto.agent.options import RunOptions
 from stretto.agent.outcome import RunOutcome
+from stretto.agent.records import replay
 from stretto.agent.records.recorder import RunObserver
 from stretto.agent.records.run_folder import RunFolder, create, write_json
 from stretto.agent.restart.restarter import one_node, processes
-from stretto.agent.run import run_restarting
+from stretto.agent.run import open_run, run, run_restarting
 from stretto.core.errors import UsageError
 from stretto.core.version import VERSION
 
+Watch = Callable[[RunFolder, Callable[[RunObserver], RunOutcome]], None]
 MODES = ("torchrun",)
 
 
 @dataclass(frozen=True, slots=True)
-class Flags:
+class TorchrunFlags:
     """torchrun's own, from the command line or from PET_* variables."""
 
     nnodes: str | None
@@ -27,11 +33,11 @@ class Flags:
     max_restarts: int | None
 
     @staticmethod
-    def read(*, nnodes: str | None, nproc_per_node: str | None, max_restarts: int | None) -> Flags:
+    def read(*, nnodes: str | None, nproc_per_node: str | None, max_restarts: int | None) -> TorchrunFlags:
         told = os.environ.get("PET_MAX_RESTARTS")
         if max_restarts is None and told is not None and not told.isdigit():
             raise UsageError(f"PET_MAX_RESTARTS={told!r} is no number of restarts")
-        return Flags(
+        return TorchrunFlags(
             nnodes if nnodes is not None else os.environ.get("PET_NNODES"),
             nproc_per_node if nproc_per_node is not None else os.environ.get("PET_NPROC_PER_NODE"),
             max_restarts if max_restarts is not None else int(told) if told is not None else None,
@@ -60,5 +66,27 @@ def open_restarting(options: RunOptions) -> RunFolder:
     return folder
 
 
-def run(options: RunOptions, folder: RunFolder, *, observer: RunObserver) -> RunOutcome:
+def run_restart_mode(options: RunOptions, folder: RunFolder, *, observer: RunObserver) -> RunOutcome:
     return asyncio.run(run_restarting(options, folder, observer=observer))
+
+
+def replay_run(options: RunOptions, old: RunFolder, *, watch: Watch, quiet: bool) -> None:
+    """Repeats the old run and says whether it came out the same: another digest is exit code 1."""
+    document = replay.plan(old)
+    options = replay.again(options, old)
+    folder = open_run(options)
+    replay.write_plan(document, folder)
+    try:
+        watch(folder, lambda observer: run(options, folder, observer=observer))
+    except Exit as end:
+        result = folder.read(folder.result) or {}
+        same = replay.same(old, result.get("digest"))
+        if end.exit_code == 0 and same is False:
+            print(
+                f"error: the digest is not that of {old.name}: was the script, the data or the environment another?",
+                file=sys.stderr,
+            )
+            raise Exit(1) from None
+        if end.exit_code == 0 and same and not quiet:
+            print(f"the same digest as {old.name}", file=sys.stderr)
+        raise

@@ -1,0 +1,63 @@
+"""Every option that more than one verb has, declared once."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Option
+
+if TYPE_CHECKING:
+    from stretto.agent.hosts.store_options import StoreOptions
+
+
+class OutputFormat(StrEnum):
+    """How a verb prints its answer."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+Run = Annotated[
+    str,
+    Argument(
+        metavar="RUN", show_default=False, help="The run's name or its folder; its script's name for the last run of that script."
+    ),
+]
+JobName = Annotated[str, Argument(metavar="JOB", help="The job's id or name.", show_default=False)]
+Runs = Annotated[Path | None, Option("--runs", metavar="DIR", help="Where runs live [default: $STRETTO_RUNS or runs].")]
+Json = Annotated[bool, Option("--json", help="Print JSON for scripts.")]
+Output = Annotated[OutputFormat, Option("--output", "-o", help="How to print it.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Show only what goes wrong.")]
+Wait = Annotated[float, Option(help="Seconds to wait at most.")]
+
+Server = Annotated[
+    str | None, Option("--server", metavar="URL", help="The job server [default: $STRETTO_SERVER, or the saved login].")
+]
+Pin = Annotated[bool, Option("--pin", help="For a job of the server: exactly this many, whatever the policy decides.")]
+
+Store = Annotated[
+    str | None, Option("--store", metavar="URL", help="For a job on several hosts: the store that they share.", show_default=False)
+]
+StoreToken = Annotated[str | None, Option("--store-token", metavar="FILE", help="The store's secret.", show_default=False)]
+StoreCa = Annotated[str | None, Option("--store-ca", metavar="FILE", help="The store's CA certificate.", show_default=False)]
+StoreCert = Annotated[str | None, Option("--store-cert", metavar="FILE", help="A client certificate.", show_default=False)]
+StoreKey = Annotated[str | None, Option("--store-key", metavar="FILE", help="The certificate's key.", show_default=False)]
+
+
+def store_options(
+    url: str, job: str | None, *, token: str | None, ca: str | None, cert: str | None, key: str | None
+) -> StoreOptions:
+    """The store of a verb's `--store…` options, checked."""
+    from stretto.agent.hosts.store_options import StoreOptions
+
+    options = StoreOptions(url, job or "any", token_file=token, ca=ca, certificate=cert, key=key)
+    options.validate()
+    return options
+
+
+def output_format(json: bool, output: OutputFormat) -> OutputFormat:
+    """`--json` is short for `-o json`."""
+    return OutputFormat.JSON if json else output

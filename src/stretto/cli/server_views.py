@@ -1,0 +1,100 @@
+"""Verbs that show the server itself: nodes, policies, events."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+from stretto.cli.options import Output, OutputFormat, Server
+from stretto.cli.printing import show, show_next, span, table
+from stretto.cli.targets import client
+
+
+def nodes(
+    *,
+    cordon: Annotated[
+        str | None, Option(metavar="NODE", help="It gets no workers any more and loses those it has.", show_default=False)
+    ] = None,
+    uncordon: Annotated[str | None, Option(metavar="NODE", help="It takes workers again.", show_default=False)] = None,
+    server: Server = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Lists the cluster's nodes, and takes one out of use or back."""
+    with client(server) as api:
+        if cordon is not None:
+            api.cordon(cordon)
+        if uncordon is not None:
+            api.cordon(uncordon, cordoned=False)
+        listing = api.nodes()
+        names = {one.job: one.name for one in api.allocation().items}
+    if not show(listing, output):
+        rows = [
+            (one.name, one.type, f"{one.used}/{one.slots}", "cordoned" if one.cordoned else "ready", _jobs(one.jobs, names))
+            for one in listing.items
+        ]
+        table(("node", "type", "used", "state", "jobs"), rows)
+
+
+def _jobs(jobs: dict[str, int], names: dict[str, str]) -> str:
+    return ", ".join(f"{names.get(job, job)} ({count})" for job, count in jobs.items()) or "-"
+
+
+def policies(
+    *,
+    use: Annotated[str | None, Option(metavar="NAME", help="Decide with this one from now on.", show_default=False)] = None,
+    what_if: Annotated[str | None, Option(metavar="NAME", help="Replay the last hours under this one.", show_default=False)] = None,
+    hours: Annotated[float, Option(help="Of --what-if.")] = 6.0,
+    server: Server = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Lists policies, chooses one, or replays the last hours under another."""
+    with client(server) as api:
+        if what_if is not None:
+            answer = api.what_if(what_if, hours=hours)
+            if not show(answer, output):
+                print(answer.sentence)
+                rows = [
+                    (one.policy, span(one.average_s), span(one.median_s), span(one.p99_s), f"{one.utilisation:.0%}")
+                    for one in (answer.baseline, answer.other)
+                ]
+                table(("policy", "average", "median", "p99", "used"), rows)
+            return
+        found = api.use_policy(use) if use is not None else api.policies()
+    if not show(found, output):
+        table(("policy", "", "what it is"), [(one.name, "decides" if one.active else "", one.text) for one in found.items])
+
+
+def events(
+    job: Annotated[
+        str | None, Argument(metavar="[JOB]", help="The job's id or name; all jobs without one.", show_default=False)
+    ] = None,
+    *,
+    follow: Annotated[bool, Option("--follow", "-f", help="Go on with what happens.")] = False,
+    server: Server = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Prints what happened to a job, or to all."""
+    with client(server) as api:
+        after, items = 0, []
+        while page := api.events(job, after=after).items:
+            items += page
+            after = page[-1].id
+        if not follow and show(items, output):
+            return
+        for event in items:
+            print_event(event.model_dump(mode="json"), output)
+        if follow:
+            wanted = api.resolve(job) if job else None
+            for frame in api.stream(last_event_id=after):
+                if frame.kind == "event" and wanted in (None, frame.data["job"]):
+                    print_event(frame.data, output)
+
+
+def print_event(event: Mapping[str, Any], output: OutputFormat) -> None:
+    if output is OutputFormat.TABLE:
+        print(f"{datetime.datetime.fromtimestamp(event['t']):%H:%M:%S}  {event['kind']:<11} {event['text']}", flush=True)
+    else:
+        show_next(event, output)

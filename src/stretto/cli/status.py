@@ -1,0 +1,186 @@
+"""Verbs that list runs and show one: ps, show."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from rich.console import Console
+from rich.table import Table
+from typer import Option
+
+from stretto.agent.records.run_folder import RunFolder, every
+from stretto.cli import server_commands
+from stretto.cli.options import (
+    Json,
+    Output,
+    OutputFormat,
+    Run,
+    Runs,
+    Server,
+    Store,
+    StoreCa,
+    StoreCert,
+    StoreKey,
+    StoreToken,
+    output_format,
+    store_options,
+)
+from stretto.cli.printing import emit, table
+from stretto.cli.targets import folder_of, mention_server, on_server, run_status, runs_folder
+from stretto.core.errors import UsageError
+from stretto.core.journal import JournalEvent, Record, Switch
+
+LISTED = 20
+SHOWN = 40
+ROUTINE = {"started", "ready", "finished"}
+"""Events that `show` leaves out."""
+
+
+def ps(
+    *,
+    runs: Runs = None,
+    all: Annotated[bool, Option("--all", "-a", help=f"All, not only the last {LISTED}.")] = False,
+    json: Json = False,
+    server: Server = None,
+    output: Output = OutputFormat.TABLE,
+    store: Store = None,
+    store_token: StoreToken = None,
+    store_ca: StoreCa = None,
+    store_cert: StoreCert = None,
+    store_key: StoreKey = None,
+) -> None:
+    """Lists local runs, jobs of the server, or jobs of a store."""
+    output = output_format(json, output)
+    if store is not None:
+        from stretto.cli import store_commands
+
+        shared = store_options(store, None, token=store_token, ca=store_ca, cert=store_cert, key=store_key)
+        return asyncio.run(store_commands.ps(shared, output))
+    if on_server(server, runs, None):
+        return server_commands.ps(server, output, all=all)
+    if runs is not None and not runs.is_dir():
+        kind = "is not a folder" if runs.exists() else "does not exist"
+        raise UsageError(f"--runs {runs} {kind}: name the folder that the runs are in")
+    folders = list(every(runs_folder(runs)))
+    rows = [_status_or_damage(folder) for folder in (folders if all else folders[-LISTED:])]
+    if output is not OutputFormat.TABLE:
+        return emit(rows, output)
+    if rows:
+        table(("run", "state", "workers", "step", "steps/s", "metrics"), [_cells(row) for row in rows])
+    else:
+        print(f"no runs in {runs_folder(runs)}")
+    if runs is None:
+        mention_server()
+
+
+def _status_or_damage(folder: RunFolder) -> dict[str, Any]:
+    """A run with damaged files does not hide the others."""
+    try:
+        return run_status(folder)
+    except UsageError as error:
+        return {"name": folder.name, "state": "damaged", "error": str(error)}
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    running = "members" in row
+    workers = f"{row['members']} of {row['least']}:{row['most']}" if running else ""
+    metrics = ", ".join(f"{name} {value:.4g}" for name, value in list((row.get("metrics") or {}).items())[:3])
+    rate = f"{row['steps_per_s']:.1f}" if running else ""
+    if row.get("stalled"):
+        metrics = f"stalled: {row['stalled']}"
+    return [str(row["name"]), str(row["state"]), workers, str(row.get("steps", "")), rate, metrics]
+
+
+def show(run: Run, *, runs: Runs = None, json: Json = False, server: Server = None, output: Output = OutputFormat.TABLE) -> None:
+    """Shows one local run, from its folder and its agent, or one job of the server."""
+    output = output_format(json, output)
+    if on_server(server, runs, run):
+        return server_commands.show_job(run, server, output)
+    folder = folder_of(run, runs)
+    asked, now, records = folder.read(folder.request) or {}, run_status(folder), folder.records()
+    switches = [one for one in records if isinstance(one, Switch)]
+    if output is not OutputFormat.TABLE:
+        return emit({**now, "asked": asked, "switches": [_switch(switch) for switch in switches]}, output)
+    console = Console(highlight=False)
+    console.print(_facts(folder, asked, now))
+    if switches:
+        console.print()
+        console.print(_changes(switches))
+    told = [one for one in records if isinstance(one, JournalEvent) and one.what not in ROUTINE][-SHOWN:]
+    if told:
+        console.print()
+        console.print(_events(records, told))
+
+
+def _facts(folder: RunFolder, asked: dict[str, Any], now: dict[str, Any]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    facts = {
+        "run": folder.name,
+        "folder": str(folder.path),
+        "state": now["state"],
+        "script": " ".join([str(asked.get("script", "")), *asked.get("args", [])]),
+        "workers": _workers(asked, now),
+        "steps": now.get("steps"),
+        "metrics": ", ".join(f"{name} {value:.6g}" for name, value in (now.get("metrics") or {}).items()),
+        "digest": now.get("digest"),
+        "seconds": now.get("seconds"),
+        "restarts": now.get("restarts"),
+        "stalled": now.get("stalled"),
+        "error": now.get("error"),
+        "lost": now.get("lost"),
+    }
+    for name, value in facts.items():
+        if value not in (None, ""):
+            table.add_row(name, str(value))
+    return table
+
+
+def _workers(asked: dict[str, Any], now: dict[str, Any]) -> str:
+    bounds = f"{asked.get('least')} to {asked.get('most')}"
+    if "members" not in now:
+        return bounds
+    names = ", ".join(f"{one['worker']} (pid {one['pid']}, {one['phase']})" for one in now["workers"])
+    return f"{now['members']} ({bounds}): {names}"
+
+
+def _switch(one: Switch) -> dict[str, Any]:
+    return {
+        "number": one.number,
+        "step": one.step,
+        "workers": one.workers,
+        "cause": one.cause,
+        "joined": one.joined,
+        "left": one.left,
+        "pause_ms": one.pause_ms,
+        "switch_ms": one.switch_ms,
+    }
+
+
+def _changes(switches: list[Switch]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title in ("roster", "from step", "workers", "why", "joined", "left", "pause (ms)"):
+        table.add_column(title, justify="left" if title in ("why", "joined", "left") else "right")
+    for one in switches[-SHOWN:]:
+        table.add_row(
+            str(one.number),
+            str(one.step),
+            str(one.workers),
+            one.cause,
+            " ".join(one.joined),
+            " ".join(one.left),
+            f"{one.pause_ms:.1f}" if one.cause != "start" and one.pause_ms is not None else "",
+        )
+    return table
+
+
+def _events(records: list[Record], told: list[JournalEvent]) -> Table:
+    began = records[0].t if records else 0.0
+    table = Table(box=None, pad_edge=False)
+    for title in ("seconds", "what", "who", "text"):
+        table.add_column(title, justify="right" if title == "seconds" else "left", overflow="fold")
+    for one in told:
+        table.add_row(f"{one.t - began:.2f}", one.what, one.worker or "", one.text)
+    return table
