@@ -267,7 +267,8 @@ def test_what_is_kept(tmp_path: Path) -> None:
     assert [entry.step for entry in entries(LocalStorage(tmp_path))] == [3, 4, 5]
     final = write(tmp_path, writers=1, step=6, final=True)
     assert tidy(LocalStorage(tmp_path), keep=1, newest=final) == []
-    assert [(entry.step, entry.final) for entry in entries(LocalStorage(tmp_path))] == [(3, False), (4, False), (5, False), (6, True)]
+    listed = [(entry.step, entry.final) for entry in entries(LocalStorage(tmp_path))]
+    assert listed == [(3, False), (4, False), (5, False), (6, True)]
 
 
 def leftover(folder: Path, name: str, *, life: int, roster: int) -> None:

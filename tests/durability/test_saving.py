@@ -150,7 +150,7 @@ def test_a_manifest_that_belongs_to_another_step_is_named_and_the_previous_check
     assert entry is not None and entry.step == before.step
 
 
-def test_a_checkpoint_of_another_run_is_neither_gone_on_from_nor_deleted(tmp_path: Path, vault: LocalStorage, reference: str) -> None:
+def test_a_checkpoint_of_another_run_is_neither_resumed_nor_deleted(tmp_path: Path, vault: LocalStorage, reference: str) -> None:
     before = choose(vault)
     assert before is not None and before.manifest is not None
     other = replace(before.manifest, run="other", run_id="other-1", step=before.step + 1)
