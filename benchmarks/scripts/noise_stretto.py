@@ -31,24 +31,19 @@ class Switch:
     """Takes away all that `Adaptive` and a rule add to a job with a fixed batch, and gives it back."""
 
     def __init__(self, job: stretto.Job) -> None:
-        self._job, self._planning = job, job._planning
+        self._job, self._planning = job, job._session.batches
         assert self._planning.meter is not None and self._planning.rule is not None
         self._planning._sampling = Turns()
-        self._meter, self._rule, self._policies, self._note = (
-            self._planning.meter,
-            self._planning.rule,
-            dict(self._planning._policies),
-            job.note,
-        )
+        self._meter, self._rule, self._policies = self._planning.meter, self._planning.rule, dict(self._planning._policies)
 
     def set(self, on: bool) -> None:
         """What is left in a step that is off: the hook that looks whether the gradient was finite."""
-        planning, reducer = self._planning, self._job._reducer
-        assert reducer is not None and planning.rate is not None
+        planning, runner = self._planning, self._job._session.runner
+        assert runner is not None and planning.rate is not None
         planning.meter = self._meter if on else None
         planning.rule = self._rule if on else None
         planning._policies = self._policies if on else {number: Fixed(one.reference) for number, one in self._policies.items()}
-        reducer.watch, self._job.note = on, self._note if on else None
+        runner.reducer.watch = on
         planning.rate.detach()
         if on:
             planning.rate._attach(self._rule)
@@ -73,7 +68,7 @@ def main(folder: Path, name: str, steps: int) -> None:
                 switch = Switch(job)
             else:  # a fit began with the end of the step before: it has a price of its own and must not fall on this one
                 rows[-1] |= {"wall_s": wall - rows[-1]["wall_at"], "cpu_s": cpu - rows[-1]["cpu_at"]}
-                job._planning.speed.join()
+                job._session.batches.speed.join()
                 rows[-1] |= {"fit_s": time.perf_counter() - wall, "fit_cpu_s": time.process_time() - cpu}
             on = step.index % 2 == 0
             switch.set(on)
@@ -88,7 +83,7 @@ def main(folder: Path, name: str, steps: int) -> None:
             optimizer.step()
             optimizer.zero_grad()
             if sampled and step.index > RIPE:
-                assert job._planning._measured, "a step that should be sampled was not"
+                assert job._session.batches._measured, "a step that should be sampled was not"
     (folder / f"{os.getpid()}.json").write_text(json.dumps({"chief": job.chief, "rows": rows[:-1]}))
 
 

@@ -264,7 +264,7 @@ def test_a_step_with_a_nan_is_skipped_and_counted(launch: Launch, tmp_path: Path
 
 @pytest.mark.slow
 def test_a_shared_grad_scaler_does_not_show_in_the_noise_scale(tmp_path: Path):
-    plain = script(rule="stretto.AdaScale(reference=16)", epochs=2) + "print(job._planning.noise.pair())\n"
+    plain = script(rule="stretto.AdaScale(reference=16)", epochs=2) + "print(job._session.batches.noise.pair())\n"
     scaled = plain.replace("job.share(", 'scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)\njob.share(scaler=scaler, ')
     scaled = scaled.replace("loss.backward()", "scaler.scale(loss).backward()")
     scaled = scaled.replace("optimizer.step()", "scaler.step(optimizer); scaler.update()")

@@ -43,8 +43,8 @@ for epoch in job.epochs(3):
         optimizer.zero_grad()
         time.sleep(PAUSE)
     scheduler.step()
-if job._saver is not None:
-    job._saver.leave()
+if job._session.saver is not None:
+    job._session.saver.leave()
 print("digest", job.digest())
 """
 """24 steps in three epochs; arguments: width, pause after a step, slices, seed."""

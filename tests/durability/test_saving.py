@@ -343,7 +343,7 @@ SCRIPT_THAT_REMOVES = SCRIPT_HEAD.replace(
     """
         if job.step == 9:
             import shutil
-            job._saver.leave()
+            job._session.saver.leave()
             shutil.rmtree("FOLDER")
         time.sleep(PAUSE)
 """,

@@ -96,8 +96,8 @@ def _record_commits(trace: str) -> None:
     committed = AgentReporter.committed
     file = open(trace, "w", buffering=1)  # noqa: SIM115
 
-    def recording(self: AgentReporter, step: Any) -> None:
-        committed(self, step)
+    def recording(self: AgentReporter, step: Any, **fields: Any) -> None:
+        committed(self, step, **fields)
         assert self.last_commit is not None
         said = {name: self.last_commit[name] for name in ("step", "epoch", "loader", "first", "count", "metrics")}
         file.write(json.dumps(said) + "\n")

@@ -195,10 +195,9 @@ def test_epochs_counted_by_range_come_out_the_same(launch, tmp_path, happens):
 )
 def test_a_checkpoint_of_the_first_version_goes_on_in_the_loader_that_it_was_in(loaders, active):
     """It has the places of both loaders, and not which of them was swept."""
-    from stretto.train.state_sync import StateSync
+    from stretto.train.state_sync import trained_loader
 
     made = [SimpleNamespace(number=number, train=train) for number, train in enumerate((True, True, False))]
-    admission = StateSync(SimpleNamespace(_loaders=made, _team=SimpleNamespace()), carried=None)
     place = {"step": 30, "loaders": [{"epoch": epoch, "step": step} for epoch, step in [*loaders, (0, 2)]]}
-    assert admission._trained(place) == active
-    assert admission._trained({**place, "step": 0}) is None
+    assert trained_loader(made, place) == active
+    assert trained_loader(made, {**place, "step": 0}) is None

@@ -131,7 +131,8 @@ def test_every_use_of_a_closed_job_is_refused() -> None:
         train(job)
         job.close()
         for use in (lambda: job.digest(), lambda: job.share(model=torch.nn.Linear(1, 1)), lambda: job.report(x=1.0),
-                    lambda: next(job.epochs(9)), lambda: job.loader(range(64), batch_size=16), lambda: iter(job._loaders[0]),
+                    lambda: next(job.epochs(9)), lambda: job.loader(range(64), batch_size=16),
+                    lambda: iter(job._session.loaders[0]),
                     lambda: job.__enter__(), lambda: job.barrier()):
             try:
                 use()

@@ -208,7 +208,7 @@ def test_a_short_tail_in_more_parts_than_samples_has_every_sample_once():
     job.share(model=model)
     data = job.loader(TensorDataset(x[:43], torch.arange(43)), batch_size=32, tail="keep", shuffle=False)
     for epoch in job.epochs(1):
-        job._planning._room[data.number] = 1  # as after running out of memory
+        job._session.batches._room[data.number] = 1  # as after running out of memory
         for step in data:
             for a, b in step:
                 model(a).sum().backward()

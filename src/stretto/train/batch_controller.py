@@ -27,8 +27,11 @@ from stretto.train.metrics import left_of
 if TYPE_CHECKING:
     from stretto.train.data.loader import Loader
     from stretto.train.data.step import Step
-    from stretto.train.job import Job
-    from stretto.train.reduce.reducer import Header
+    from stretto.train.membership import Membership
+    from stretto.train.position import Position
+    from stretto.train.reduce.reducer import Header, Reducer
+    from stretto.train.reporting import AgentReporter
+    from stretto.train.sharing.shared_objects import SharedObjects
 
 NAME = "stretto.batching"
 
@@ -36,8 +39,15 @@ NAME = "stretto.batching"
 class BatchController:
     """One for each job. `start` is called once everything is shared; the rest at the edges of passes and steps."""
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
+    def __init__(
+        self, *, position: Position, membership: Membership, reporter: AgentReporter, shared: SharedObjects, loaders: list[Loader]
+    ) -> None:
+        self._position = position
+        self._membership = membership
+        self._reporter = reporter
+        self._shared = shared
+        self._loaders = loaders
+        self._reducer: Reducer | None = None
         self.rule: LrRule | None = None
         self.rate: LrScaling | None = None
         self.noise: NoiseScale | None = None
@@ -69,7 +79,7 @@ class BatchController:
 
     @property
     def progress(self) -> float:
-        return self.rate.progress if self.rate is not None else float(self.job.step)
+        return self.rate.progress if self.rate is not None else float(self._position.step)
 
     # ---- setting up
 
@@ -91,7 +101,7 @@ class BatchController:
             raise ScriptError(
                 f"lr_rule={rule!r} here and {self.rule!r} in an earlier job.share: a job has one rule, for all of its optimizers"
             )
-        for loader in self.job._loaders:
+        for loader in self._loaders:
             self._check_mean(loader, Fixed(loader.batch), rule)
         self.rule = rule
 
@@ -106,19 +116,24 @@ class BatchController:
             "a rule"
         )
 
+    def identity(self) -> dict[str, str]:
+        """Policies and rule as the script gave them, for checkpoints. A fixed batch is in the loader's description."""
+        policies = {f"loader {number}": repr(policy) for number, policy in sorted(self._policies.items())}
+        return {**policies, "lr_rule": type(self.rule).__name__} if self.active else {}
+
     @property
     def active(self) -> bool:
         return self.rule is not None or any(not isinstance(one, Fixed) for one in self._policies.values())
 
-    def start(self) -> None:
-        """Everything is shared and no state has come yet."""
-        replay = self.job.options.get("replay")
+    def start(self, reducer: Reducer, *, replay: str | None) -> None:
+        """Everything is shared and no state has come yet. `replay` is a file in the run's folder with the batches to repeat."""
+        self._reducer = reducer
         if replay:
             with open(os.path.join(os.environ.get("STRETTO_RUN", ""), replay), encoding="utf-8") as file:
                 self._replay = Replay.read(json.load(file)["plan"])
         if not self.active:
             return
-        optimizers = self.job._shared.optimizers
+        optimizers = self._shared.optimizers
         if not optimizers:
             self._check_without_optimizer()
         norms = GradNorms(optimizers)
@@ -128,11 +143,8 @@ class BatchController:
         for optimizer in optimizers:  # before the rule's own hooks, so that a step without gradients is not scaled
             self._handles.append(optimizer.register_step_pre_hook(self._guard))
         self.rate = LrScaling(self.rule, optimizers, reference=reference, noise=self.noise)
-        assert self.job._reducer is not None
-        self.job._reducer.watch = True
-        self.job._shared.add({NAME: self})
-        self.job.note = self._note
-        self.job.noted.append(self._noted)
+        reducer.watch = True
+        self._shared.add({NAME: self})
 
     def close(self) -> None:
         """Takes the hooks off, and waits for a fit under way."""
@@ -178,7 +190,7 @@ class BatchController:
         if policy is None:
             return
         decision, before = self._decide(loader, policy), loader.batch
-        loader.batch = decision.batch
+        loader.position.batch = decision.batch
         parts = decision.parts if self._replay is None else self._relived(loader, decision.parts)
         if decision.batch != before or parts != self._parts[loader.number]:
             self._since[loader.number] = 0
@@ -190,7 +202,7 @@ class BatchController:
     def _decide(self, loader: Loader, policy: Policy) -> BatchDecision:
         number = loader.number
         if self._replay is not None:
-            line = self._replay.at(self.job.step, loader=number)
+            line = self._replay.at(self._position.step, loader=number)
             if line is not None:
                 return BatchDecision(line.batch, line.parts, "replayed")
         if isinstance(policy, Adaptive):
@@ -198,13 +210,14 @@ class BatchController:
             parts = parts_for(loader.batch, slices=loader.slices, room=self._room[number])
             return decided or BatchDecision(loader.batch, parts, "start" if loader.batch == policy.start else "as it was")
         return next_batch(
-            policy, Situation(workers=self.job.workers, slices=loader.slices, samples=loader.source.size, room=self._room[number])
+            policy,
+            Situation(workers=self._membership.size, slices=loader.slices, samples=loader.source.size, room=self._room[number]),
         )
 
     def _relived(self, loader: Loader, parts: int) -> int:
         """The parts of a replayed step. More than memory is known to ask for: the run before ran out of it in this step, and the
         state, which the digest is of, learns now what it learned then."""
-        number, count = loader.number, loader.count()
+        number, count = loader.number, loader.next_count()
         if parts <= parts_for(loader.batch, slices=loader.slices, room=self._room[number]):
             return parts
         if not count:  # that step is the next epoch's first
@@ -218,12 +231,12 @@ class BatchController:
             return
         first = loader.number not in self._told
         self._told[loader.number] = plan
-        if not self.job.chief or (first and isinstance(self._policies[loader.number], Fixed) and decision.parts == 1):
+        if not self._membership.chief or (first and isinstance(self._policies[loader.number], Fixed) and decision.parts == 1):
             return
         factor = self.rate.settled() if self.rate is not None else 1.0
-        self.job._telling.say(
+        self._reporter.say(
             "plan",
-            step=self.job.step,
+            step=self._position.step,
             loader=loader.number,
             batch=decision.batch,
             parts=decision.parts,
@@ -231,12 +244,12 @@ class BatchController:
             reason=decision.reason,
         )
 
-    def _note(self) -> dict[str, Any]:
+    def directive(self) -> dict[str, Any]:
         """The chief decides for the next boundary what takes measured times to decide."""
-        if self._replay is not None:
+        if self.rate is None or self._replay is not None:
             return {}
         plans: dict[str, list[Any]] = {}
-        for loader in self.job._loaders:
+        for loader in self._loaders:
             policy = self._policies.get(loader.number)
             if isinstance(policy, Adaptive):
                 wish = next_batch(policy, self._situation(loader))
@@ -244,15 +257,16 @@ class BatchController:
                     plans[str(loader.number)] = [wish.batch, wish.parts, wish.reason]
         return {"plan": plans} if plans else {}
 
-    def _noted(self, notes: dict[str, Any]) -> None:
-        for number, (batch, parts, reason) in notes.get("plan", {}).items():
+    def follow_directive(self, directives: dict[str, Any]) -> None:
+        """At the boundary, on every worker: what the chief decided there."""
+        for number, (batch, parts, reason) in directives.get("plan", {}).items():
             self._decided[int(number)] = BatchDecision(int(batch), int(parts), str(reason))
 
     def _situation(self, loader: Loader) -> Situation:
         number, noise = loader.number, self.noise
         ripe = noise is not None and noise.count >= 10
         return Situation(
-            workers=self.job.workers,
+            workers=self._membership.size,
             slices=loader.slices,
             samples=loader.source.size,
             batch=loader.batch,
@@ -260,12 +274,12 @@ class BatchController:
             largest=self._largest[number],
             room=self._room[number],
             noise_scale=noise.scale if ripe and noise is not None else None,
-            seconds=self.speed.seconds(nodes=self.nodes, workers=self.job.workers, slices=loader.slices),
+            seconds=self.speed.seconds(nodes=self.nodes, workers=self._membership.size, slices=loader.slices),
         )
 
     @property
     def nodes(self) -> int:
-        return len({member.agent for member in self.job._team.roster.members})
+        return len({member.agent for member in self._membership.roster.members})
 
     # ---- passes
 
@@ -275,7 +289,7 @@ class BatchController:
     def begin(self, step: Step) -> None:
         """A pass of a training step starts, possibly once more."""
         self._spent = [0.0, 0, time.monotonic()]
-        gradients = self.job._reducer.gradients if self.job._reducer is not None else None
+        gradients = self._reducer.gradients if self._reducer is not None else None
         self._chosen = self._sampling.slices(step.index, step.loader.slices)
         self._stride = step.parts
         self._measured = (
@@ -292,7 +306,7 @@ class BatchController:
 
     def enter(self, unit: int) -> None:
         """A slice, or a part of one, is about to be computed."""
-        gradients = self.job._reducer.gradients if self.job._reducer is not None else None
+        gradients = self._reducer.gradients if self._reducer is not None else None
         if not self._measured or self.meter is None or gradients is None:
             return
         chosen = unit // self._stride in self._chosen
@@ -314,7 +328,7 @@ class BatchController:
         """The pass has happened: its gradient is there. Before anything is clipped or stepped."""
         self._slice_s = {
             name: one.spent[0] / one.spent[1]
-            for name, one in zip(self.job._team.roster.workers, headers, strict=True)
+            for name, one in zip(self._membership.roster.workers, headers, strict=True)
             if one.spent and one.spent[1]
         }
         self._finite = all(one.finite for one in headers)
@@ -336,7 +350,7 @@ class BatchController:
 
     def _loss_scale(self) -> torch.Tensor | float:
         """The factor that a shared GradScaler has put on the loss; read on its device."""
-        for one in self.job._shared.objects.values():
+        for one in self._shared.objects.values():
             if isinstance(one, torch.amp.GradScaler) and one.is_enabled():
                 held = one._scale
                 return 1.0 if held is None else held.double()
@@ -347,8 +361,8 @@ class BatchController:
         number = step.loader.number
         if not self._whole:
             self.skipped += 1
-            if self.job.chief:
-                self.job._telling.say(
+            if self._membership.chief:
+                self._reporter.say(
                     "event",
                     what="skipped",
                     text=f"step {step.index} was not applied: its gradient has a NaN or an infinity ({self.skipped} so far)",
@@ -359,7 +373,7 @@ class BatchController:
         if self.rate is not None:
             self.rate.committed(epochs=step.count / step.loader.source.size, applied=self._whole)
         self._time(step, step_s)
-        fields: dict[str, Any] = {"parts": step.parts, "left": left_of(step, epochs=self.job._last_epoch)}
+        fields: dict[str, Any] = {"parts": step.parts, "left": left_of(step, epochs=self._position.epochs)}
         if self._slice_s:
             fields["slice_s"] = {name: round(seconds, 6) for name, seconds in self._slice_s.items()}
         return fields
@@ -372,11 +386,11 @@ class BatchController:
         self.breakdown = {"total": step_s, "compute": compute, "other": max(0.0, step_s - compute)}
         if not self.active or self._since.get(step.loader.number, 0) < 3:
             return
-        rounds = -(-step.loader.slices // self.job.workers) * step.parts
+        rounds = -(-step.loader.slices // self._membership.size) * step.parts
         grad_s = max(self._slice_s.values()) / step.parts
-        way = RunConfig(self.nodes, self.job.workers, -(-step.count // (step.loader.slices * step.parts)))
+        way = RunConfig(self.nodes, self._membership.size, -(-step.count // (step.loader.slices * step.parts)))
         self.speed.observe(way, grad_s=grad_s, step_s=step_s - (rounds - 1) * grad_s)
-        if self.job.chief:
+        if self._membership.chief:
             self.speed.refit()
 
     # ---- memory

@@ -14,11 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from stretto.core.errors import Broken, ScriptError
+from stretto.train.membership import Membership, Misplaced
+from stretto.train.position import Position
 from stretto.train.reduce.checksum import checksum
+from stretto.train.reduce.preamble import Place, Preamble, first_difference, judge, places_text
+from stretto.train.reduce.tree_allreduce import TreeAllreduce
+from stretto.train.script_checks.variables import suspects
 
 if TYPE_CHECKING:
     from stretto.train.sharing.optimizer_hooks import OptimizerHooks
     from stretto.train.sharing.shared_objects import SharedObjects
+    from stretto.train.state_sync import StateSync
 
 PARTS = 64
 """Exchanges until every byte was compared."""
@@ -162,6 +169,72 @@ class Consistency:
         for _, piece in self._pieces(part):
             total = (total * 1_000_003 + checksum(piece)) & _MASK
         return total
+
+
+class PreambleCheck:
+    """Compares the workers at the beginning of every exchange, before a number was added up."""
+
+    def __init__(self, consistency: Consistency, *, membership: Membership, position: Position, state_sync: StateSync) -> None:
+        self._consistency = consistency
+        self._membership = membership
+        self._position = position
+        self._state_sync = state_sync
+
+    def meeting(
+        self, place: Place, *, order: str = "", changes: dict[str, str] | None = None
+    ) -> Callable[[TreeAllreduce], None] | None:
+        """What compares the workers, on the exchange's thread, with hashes of this moment. None in a roster of one."""
+        membership, state_sync = self._membership, self._state_sync
+        if membership.size == 1:
+            return None
+        part = membership.seat.tick or 0
+        checks = {} if state_sync.resend else self._consistency.checks(part=part, order=order, changes=changes or {})
+        own = Preamble(place, state_sync.joined, checks)
+        return lambda exchange: self._meet(exchange, own)
+
+    def _meet(self, exchange: TreeAllreduce, own: Preamble) -> None:
+        """Raises where the workers' preambles do not fit together."""
+        preambles = [Preamble.decode(text) for text in exchange.tell(own.encode())]
+        verdict = judge(preambles, tick=self._membership.seat.tick or 0)
+        if not (verdict.misplaced or verdict.scattered or verdict.differing):
+            if own.checks:
+                self._state_sync.compared(with_older=any(other.joined < own.joined for other in preambles))
+            return
+        workers = list(exchange.group.roster.workers)
+        places = places_text(preambles, workers)
+        if verdict.scattered:
+            raise ScriptError(
+                f"the workers' scripts have gone different ways: {places}: whatever decides that must be the same on "
+                f"every worker{suspects()}"
+            )
+        if verdict.differing:
+            text = self._explain(exchange, verdict.differing[0], workers, step=own.place.step)
+        else:
+            text = f"its script is at another place than the job's: {places}{suspects()}"
+        if exchange.group.rank in verdict.misplaced:
+            raise Misplaced(text)
+        raise Broken(f"a worker has to go: {text}") if verdict.misplaced else ScriptError(text)
+
+    def _explain(self, exchange: TreeAllreduce, name: str, workers: list[str], *, step: int) -> str:
+        """What differs, and on which workers: all of them exchange what their hashes were made of."""
+        own = self._consistency.details(name, part=self._membership.seat.tick or 0)
+        details = [json.loads(text) for text in exchange.tell(json.dumps(own).encode())]
+        difference = first_difference(details, workers)
+        text = f"the workers differ at step {step}, before it is committed: {name}" + (f": {difference}" if difference else "")
+        if name == TENSORS:
+            since = max(0, self._position.step - PARTS)
+            return (
+                f"{text}. They were equal at step {since} or later: once the cause is found, go on from a checkpoint of step "
+                f"{since} or before"
+            )
+        if name in (ATTRIBUTES, DATASET):
+            return f"{text}. {SET_AGAIN}"
+        if name == STEPS:
+            return (
+                f"{text}. A counter of the script's own begins anew on a worker that joins: use step.index, job.step or shared "
+                f"state (job.state){suspects()}"
+            )
+        return text
 
 
 def _attributes(module: torch.nn.Module) -> dict[str, Any]:

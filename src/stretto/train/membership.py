@@ -46,6 +46,8 @@ class Membership:
         self.group: ProcessGroup | None = None
         self.stopping = False
         """The agent asked this worker to end the job in order; it spreads with the next exchange."""
+        self.catching_up = False
+        """Whether this worker's script is on its way to the place where the job trains: it is not chief meanwhile."""
         self._dismissed: str | None = None
         self._changed = threading.Condition()
         self._groups: dict[int, ProcessGroup] = {}
@@ -60,8 +62,27 @@ class Membership:
 
     @property
     def rank(self) -> int:
-        assert self.group is not None
-        return self.group.rank
+        """This worker's rank; before training begins, the one that it was started with."""
+        return self.early.rank if self.group is None else self.group.rank
+
+    @property
+    def size(self) -> int:
+        """How many workers train; before training begins, how many the job wants."""
+        return self.early.workers if self.group is None else self.group.size
+
+    @property
+    def chief(self) -> bool:
+        """Whether this is the worker that prints, plots and saves."""
+        return self.rank == 0 and not self.catching_up
+
+    @property
+    def first_of_agent(self) -> bool:
+        """Whether this is the first worker of its agent in the roster. The chief always is."""
+        if self.group is None:
+            return True
+        members = self.roster.members
+        agent = members[self.rank].agent
+        return next(place for place, member in enumerate(members) if member.agent == agent) == self.rank
 
     @property
     def roster(self) -> Roster:

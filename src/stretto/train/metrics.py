@@ -11,47 +11,57 @@ from stretto.batching.batch_policies import Adaptive, PerWorker, Policy, efficie
 from stretto.core.errors import ScriptError
 
 if TYPE_CHECKING:
+    from stretto.train.batch_controller import BatchController
     from stretto.train.data.step import Step
-    from stretto.train.job import Job
+    from stretto.train.membership import Membership
+    from stretto.train.position import Position
+    from stretto.train.reporting import AgentReporter
 
 REPORT_S = 5.0
 """Between two reports."""
 SCHEMA = 1
 
 
-class Metrics:
-    """Says the document every few seconds and at the end of every epoch."""
+class MetricsReporter:
+    """Reports the application metrics every few seconds and at the end of every epoch."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._reported = 0.0
+    def __init__(self, reporter: AgentReporter, *, membership: Membership, position: Position, batches: BatchController) -> None:
+        self._reporter = reporter
+        self._membership = membership
+        self._position = position
+        self._batches = batches
+        self._reported_at = 0.0
         self._latest: Step | None = None
 
     def report(self, step: Step) -> None:
         """After a step."""
+        if not self._membership.first_of_agent:
+            return
         self._latest = step
-        if time.monotonic() - self._reported >= REPORT_S:
-            self._say()
+        if time.monotonic() - self._reported_at >= REPORT_S:
+            self._report()
 
     def epoch_done(self) -> None:
-        """The last word about an epoch, if the last step was not reported."""
+        """The last report of an epoch, unless its last step was reported already."""
         if self._latest is not None:
-            self._say()
+            self._report()
 
-    def _say(self) -> None:
+    def _report(self) -> None:
         step, self._latest = self._latest, None
-        if step is None or not self._job.chief:
+        if step is None or not self._membership.chief:
             return
-        self._reported = time.monotonic()
-        self._job._telling.say("report", step=step.index, of="job", metrics=document(self._job, step))
+        self._reported_at = time.monotonic()
+        metrics = document(self._batches, step, workers=self._membership.size, epochs=self._position.epochs)
+        self._reporter.say("report", step=step.index, of="job", metrics=metrics)
 
 
-def document(job: Job, step: Step) -> dict[str, Any]:
-    planning, loader = job._planning, step.loader
+def document(planning: BatchController, step: Step, *, workers: int, epochs: int | None) -> dict[str, Any]:
+    """The application metrics after a step."""
+    loader = step.loader
     noise, fitted = planning.noise, planning.speed.fitted
     reference = planning.rate.reference if planning.rate is not None else loader.batch
     phi, pair = (noise.scale, noise.pair()) if noise is not None else (None, None)
-    total, left = planning.breakdown.get("total", 0.0), left_of(step, epochs=job._last_epoch)
+    total, left = planning.breakdown.get("total", 0.0), left_of(step, epochs=epochs)
     speed = step.count / total if total else 0.0
     share = efficiency(phi, batch=step.count, reference=reference) if phi is not None else 1.0
     batches = range_of(planning.policy(loader), batch=loader.batch, reference=reference, slices=loader.slices)
@@ -61,7 +71,7 @@ def document(job: Job, step: Step) -> dict[str, Any]:
         "step": step.index,
         "epoch": step.epoch,
         "progress": planning.progress,
-        "workers": job.workers,
+        "workers": workers,
         "nodes": planning.nodes,
         "slices": loader.slices,
         "batch": loader.batch,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from stretto.train.job import Job
+    from stretto.train.session import TrainingSession, WorkerProcess
 
 MOST = 16
 """How often a script may be started again in one process: parts are halved each time."""
@@ -32,58 +32,58 @@ SIGNS = (
 class OomCarryover:
     """What outlives the script's frames."""
 
-    job: Job
+    process: WorkerProcess
     skeleton: Any
     tensors: list[torch.Tensor]
-    plan: dict[str, Any]
+    batches: dict[str, Any]
+    reports: dict[str, Any]
     broken: bool
     """The roster could not wait: a part of this worker's gradient was already on its way."""
 
 
 def out_of_memory(error: BaseException) -> bool:
+    """Whether this error says that memory has run out."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError | OSError) and any(sign in str(error) for sign in SIGNS)
 
 
-def carry(job: Job | None, error: BaseException) -> OomCarryover | None:
+def carry(session: TrainingSession | None, error: BaseException) -> OomCarryover | None:
     """What to go on with after this error; None where going on cannot help."""
-    step = job._passes.open if job is not None else None
-    if job is None or job.closed or step is None or not step.loader.train or not job._passes.running or not out_of_memory(error):
+    runner = session.runner if session is not None else None
+    step = runner.step_to_repeat if runner is not None else None
+    if session is None or runner is None or session.closed or step is None or not out_of_memory(error):
         return None
-    reducer, before = job._reducer, step.parts
-    assert reducer is not None and reducer.gradients is not None and reducer.buffers is not None
+    before = step.parts
     samples = -(-step.count // (step.loader.slices * before))
-    job._planning.out_of_memory(step)
+    session.batches.out_of_memory(step)
     if step.parts == before:
         return None
     text = (
         f"out of memory in step {step.index} with {samples} samples at a time: each slice is computed in {step.parts} parts "
         "now, and the step again"
     )
-    job._telling.say("event", what="memory", text=text)
-    broken = reducer.gradients.launched and job.workers > 1
-    reducer.gradients.close()
-    reducer.buffers.restore()
-    if broken:
-        job._team.failed()
-    job._resources.close()
-    skeleton, tensors = job._shared.flatten(job._admission.place())
+    session.reporter.say("event", what="memory", text=text)
+    broken = runner.abandon_pass()
+    session.resources.close()
+    skeleton, tensors = runner.state_sync.flatten()
     carried = OomCarryover(
-        job, skeleton, [tensor.detach().cpu().clone() for tensor in tensors], job._planning.carried(), bool(broken)
+        session.process,
+        skeleton,
+        [tensor.detach().cpu().clone() for tensor in tensors],
+        session.batches.carried(),
+        session.reporter.carried(),
+        broken,
     )
-    _forget(job, error)
+    _free(session, error)
     return carried
 
 
-def _forget(job: Job, error: BaseException) -> None:
+def _free(session: TrainingSession, error: BaseException) -> None:
     """Lets go of the script's frames, its model and its gradients: the new ones need their room."""
     traceback.clear_frames(error.__traceback__)
     error.__traceback__ = None
-    job._shared.objects.clear()
-    job._loaders.clear()
-    job._reducer = None
-    job._passes.open = None
+    session.release()
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

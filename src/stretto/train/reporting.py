@@ -1,28 +1,35 @@
-"""What a worker tells its agent: commits, switches, evaluations. The agent writes them into the journal."""
+"""Reports of a worker to its agent, which writes them into the journal: commits, roster switches, evaluations."""
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from stretto.core.roster import Roster
-from stretto.train.entry.failpoints import failpoint
-from stretto.train.metrics import Metrics
+from stretto.train.entry.agent_channel import AgentChannel
+from stretto.train.membership import Membership
+from stretto.train.position import Position
 
 if TYPE_CHECKING:
     from stretto.train.data.loader import Loader
     from stretto.train.data.step import Step
-    from stretto.train.job import Job
+
+CARRIED = ("last_commit", "_pauses", "_own_s", "_left_at", "_ended_at")
+"""What a reporter hands to the next one where a script starts again in its process."""
 
 
 class AgentReporter:
-    """A worker's words. Those about the whole job are said by one worker a host: every agent keeps a journal of its own."""
+    """Reports to the agent. Job-level records are sent by one worker per host: every agent keeps a journal of its own."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, channel: AgentChannel | None, *, seed: int, membership: Membership, position: Position) -> None:
+        self._channel = channel
+        self._seed = seed
+        self._membership = membership
+        self._position = position
         self.last_commit: dict[str, Any] | None = None
-        """Said again after a rescue: the chief that had to say it may have died."""
-        self.stepped_at = time.monotonic()
+        """Reported again after a rescue: the chief that had to report it may have died."""
+        self._stepped_at = time.monotonic()
         self._own_s = 0.0
         """Seconds that the script has spent between sweeps over its loaders: they are no pause, whatever changes meanwhile."""
         self._left_at: float | None = None
@@ -31,24 +38,19 @@ class AgentReporter:
         """When the last step ended. Pauses are counted from there."""
         self._pauses: dict[int, float] = {}
         """Rosters that this worker has switched to since then, and when the step before them ended."""
-        self._metrics = Metrics(job)
         self._order = (-1, -1)
         """The loader and epoch whose order of samples the agent knows of."""
 
     def say(self, kind: str, **fields: Any) -> None:
-        job = self._job
-        if job._link is not None:
-            job._link.send(kind, **fields)
+        """Sends a message. Does nothing for a script that runs alone."""
+        if self._channel is not None:
+            self._channel.send(kind, **fields)
 
-    @property
-    def first_here(self) -> bool:
-        """Whether this is the first worker of its agent in the roster; the chief always is."""
-        team = self._job._team
-        if team.group is None:
-            return True
-        members = team.roster.members
-        agent = members[team.rank].agent
-        return next(place for place, member in enumerate(members) if member.agent == agent) == team.rank
+    def warn(self, text: str) -> None:
+        """A warning for the job's owner, on the terminal where there is no agent."""
+        if self._channel is None:
+            print(f"stretto: {text}", file=sys.stderr)
+        self.say("event", what="warning", text=text)
 
     def _clock(self) -> float:
         """Monotonic seconds without the script's own time: stands still between sweeps."""
@@ -61,8 +63,7 @@ class AgentReporter:
 
     def sweep_ended(self) -> None:
         """The script goes on by itself, unless this was an evaluation inside a training step."""
-        passes = self._job._passes
-        if passes.training is None or passes.left is not None:
+        if self._position.training is None or self._position.left is not None:
             self._left_at = time.monotonic()
 
     def _step_ended(self) -> None:
@@ -77,23 +78,30 @@ class AgentReporter:
         """This worker is a newcomer, and has finished no step yet."""
         self._ended_at = self._clock()
 
-    def carry_on(self, before: AgentReporter) -> None:
-        """This worker ran out of memory in a step, and `before` told of the steps until then."""
-        self.last_commit, self._pauses = before.last_commit, before._pauses
-        self._own_s, self._left_at, self._ended_at = before._own_s, before._left_at, before._ended_at
+    def begin(self) -> None:
+        """Training begins here: the first step is timed from now on."""
+        self._stepped_at = time.monotonic()
+
+    def carried(self) -> dict[str, Any]:
+        """What a script that is started again in this process goes on with."""
+        return {name: getattr(self, name) for name in CARRIED}
+
+    def carry_on(self, carried: dict[str, Any]) -> None:
+        """This worker ran out of memory in a step, and another reporter told of the steps until then."""
+        for name, value in carried.items():
+            setattr(self, name, value)
 
     def switched(self, roster: Roster, *, switch_ms: float) -> None:
         """`switch_ms` is what the change itself took: at the boundary, or from the broken exchange to the new roster."""
-        job = self._job
-        if (roster.base or roster.rescue) and job.worker not in roster.joined:
+        if (roster.base or roster.rescue) and self._membership.worker not in roster.joined:
             self._pauses[roster.number] = self._ended_at
         change = "join" if roster.joined else "leave" if roster.left else "balance"
         cause = "rescue" if roster.rescue else "start" if not roster.base else change
         self.say(
             "switched",
             number=roster.number,
-            tick=job._team.seat.tick,
-            step=job.step,
+            tick=self._membership.seat.tick,
+            step=self._position.step,
             switch_ms=round(switch_ms, 3),
             joined=list(roster.joined),
             left=list(roster.left),
@@ -102,8 +110,7 @@ class AgentReporter:
         )
 
     def loader(self, loader: Loader) -> None:
-        job = self._job
-        if self.first_here:
+        if self._membership.first_of_agent:
             self.say(
                 "loader",
                 loader=loader.number,
@@ -112,62 +119,62 @@ class AgentReporter:
                 slices=loader.slices,
                 tail=loader.tail,
                 train=loader.train,
-                seed=job.seed,
+                seed=self._seed,
                 shuffle=loader.source.shuffle,
             )
 
-    def committed(self, step: Step) -> None:
-        """A training step is over: its optimizer has run."""
-        job = self._job
-        if not step.passes:
-            job._check_script()
+    def step_seconds(self) -> float:
+        """Seconds since the last call: from one commit to the next."""
         now = time.monotonic()
+        step_s, self._stepped_at = now - self._stepped_at, now
+        return step_s
+
+    def committed(self, step: Step, *, step_s: float, batching: dict[str, Any]) -> None:
+        """A training step is over: its optimizer has run. `batching` is what the batch controller has to say about it."""
+        membership = self._membership
         self.last_commit = {
             "step": step.index,
-            "tick": job._team.seat.tick,
+            "tick": membership.seat.tick,
             "epoch": step.epoch,
             "loader": step.loader.number,
             "first": step.first,
             "count": step.count,
             "batch": step.loader.batch,
-            "roster": job._team.roster.number,
-            "workers": job.workers,
+            "roster": membership.roster.number,
+            "workers": membership.size,
             "order": step.order,
             "metrics": step.metrics,
-            "step_s": round(now - self.stepped_at, 6),
-            **job._planning.committed(step, step_s=now - self.stepped_at),
+            "step_s": round(step_s, 6),
+            **batching,
         }
-        self.stepped_at = now
         self._step_ended()
-        job.last_metrics = step.metrics
-        if self.first_here:
+        if membership.first_of_agent:
             self.say("commit", **self.last_commit)
-            self._metrics.report(step)
         elif self._order != (step.loader.number, step.epoch):
             self.say("order", loader=step.loader.number, epoch=step.epoch, order=step.order)
         self._order = (step.loader.number, step.epoch)
-        job.step += 1
-        every = int(job.options.get("digest_every") or 0)
-        if every and job.step % every == 0:
-            step.loader.step += 1
-            step.loader.consumed += step.count
-            job._passes.digest = [job.step, job.digest()]
-            step.loader.step -= 1
-            step.loader.consumed -= step.count
-        failpoint("committed")
+
+    def repeat_commit(self) -> None:
+        """After a rescue, since the worker that had to report the last commit may have died."""
+        if self.last_commit is not None and self._membership.first_of_agent:
+            self.say("commit", **self.last_commit)
+
+    def evaluated(self) -> None:
+        """A step of an evaluation is over."""
+        self._step_ended()
 
     def epoch_done(self, loader: Loader) -> None:
-        self._metrics.epoch_done()
+        """A training loader has given all steps of an epoch."""
         self.say("epoch", epoch=loader.epoch, loader=loader.number)
 
-    def evaluated(self, step: Step) -> None:
-        self._step_ended()
-        if not step.passes:
-            self._job._check_script()
-
     def swept(self, loader: Loader) -> None:
-        job = self._job
-        if self.first_here:
+        """An evaluation is over."""
+        if self._membership.first_of_agent:
             self.say(
-                "eval", loader=loader.number, epoch=job.epoch, step=job.step, samples=loader.source.size, metrics=loader.metrics
+                "eval",
+                loader=loader.number,
+                epoch=self._position.epoch or 0,
+                step=self._position.step,
+                samples=loader.source.size,
+                metrics=loader.metrics,
             )

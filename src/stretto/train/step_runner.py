@@ -1,349 +1,490 @@
-"""A pass over a step: this worker's slices, then the exchange, and all of it again if the roster breaks on the way."""
+"""A step, from its boundary to its commit.
+
+`training_steps` gives a script its steps, one for each global batch; `run` gives it this worker's slices of one, again from the
+first whenever the roster breaks on the way. What the parts do is in their own files.
+"""
 
 from __future__ import annotations
 
-import functools
-import json
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stretto.core.errors import Broken, ScriptError
-from stretto.core.heartbeat import Activity
-from stretto.train.consistency import ATTRIBUTES, DATASET, PARTS, SET_AGAIN, STEPS, TENSORS
+from stretto.core.heartbeat import Activity, Heartbeat
+from stretto.core.slices import Span
+from stretto.train.batch_controller import BatchController
+from stretto.train.checkpoint.saver import Saver
+from stretto.train.consistency import PreambleCheck
 from stretto.train.data.sample_reader import cut
 from stretto.train.data.step import Step
-from stretto.train.membership import Misplaced
-from stretto.train.reduce.logged_metrics import average
-from stretto.train.reduce.preamble import (
-    BARRIER,
-    EVALUATION,
-    TRAINING,
-    Place,
-    Preamble,
-    first_difference,
-    judge,
-    places_text,
-)
-from stretto.train.reduce.reducer import Header
-from stretto.train.reduce.tree_allreduce import TreeAllreduce
+from stretto.train.entry.agent_channel import NullHeartbeat
+from stretto.train.entry.failpoints import failpoint
+from stretto.train.entry.fingerprint import TorchSettings
+from stretto.train.membership import Left, Membership
+from stretto.train.metrics import MetricsReporter
+from stretto.train.position import Position
+from stretto.train.reduce.accumulation import SumOp
+from stretto.train.reduce.logged_metrics import Row, average
+from stretto.train.reduce.preamble import BARRIER, EVALUATION, TRAINING, Place
+from stretto.train.reduce.reduced_parameters import ReducedParameters
+from stretto.train.reduce.reducer import Header, Reducer
+from stretto.train.reporting import AgentReporter
 from stretto.train.rng import seed_all
 from stretto.train.script_checks.hidden_state import HiddenState
-from stretto.train.script_checks.variables import suspects
+from stretto.train.script_checks.variables import script_frames
+from stretto.train.sharing.optimizer_hooks import OptimizerHooks
+from stretto.train.sharing.shared_objects import SharedObjects
+from stretto.train.state_sync import StateSync
 
 if TYPE_CHECKING:
-    from stretto.train.job import Job
+    from stretto.train.data.loader import Loader
 
 OUTSIDE = 1 << 20
 """Stands for the slice in the random numbers of the code after a step's slices."""
 EVALUATIONS = 1 << 40
 """Keeps the random numbers of evaluations apart from those of training."""
+LAST_SAVES = 3
+"""How often the checkpoint before an orderly end is tried when workers die during it."""
 
 
+class Stopped(Left):
+    """The job was stopped in order: all workers end at the same boundary."""
+
+
+@dataclass(slots=True, kw_only=True)
 class StepRunner:
-    """The passes of one worker, one at a time."""
+    """Runs the steps of one worker, one at a time. Alone in advancing the position."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self.open: Step | None = None
-        """The step that the script is in."""
-        self.training: Step | None = None
-        """The training step between its boundary and its commit."""
-        self.left: Step | None = None
-        """The training step at which the script left `for step in data`: counted when the script goes on, not if it raises."""
-        self.running = False
-        self.digest: list[Any] = []
-        """The step after which a digest was taken, and the digest; compared in the next exchange."""
-        self.resend = False
-        """The state that was given was changed on the way to the first step: it is asked for once more."""
-        self._hidden = HiddenState(lambda: dict(job._shared.modules))
+    seed: int
+    slices: int
+    digest_every: int
+    position: Position
+    membership: Membership
+    heartbeat: Heartbeat | NullHeartbeat
+    shared: SharedObjects
+    settings: TorchSettings
+    hooks: OptimizerHooks
+    reducer: Reducer
+    parameters: ReducedParameters
+    preambles: PreambleCheck
+    state_sync: StateSync
+    batches: BatchController
+    hidden: HiddenState
+    reporter: AgentReporter
+    metrics: MetricsReporter
+    saver: Saver | None
+    stopping: bool = field(default=False, init=False)
+    """All workers know that the job ends at the next boundary."""
+    last_metrics: Row = field(default_factory=dict, init=False)
+    """What the last finished training step logged."""
+    _running: bool = field(default=False, init=False)
+    """A pass has begun and its exchange is not over."""
+    _digest: list[Any] = field(default_factory=list, init=False)
+    """The step after which a digest was taken, and the digest; compared in the next exchange."""
+
+    # ---- steps
+
+    def training_steps(self, loader: Loader) -> Iterator[Step]:
+        """The steps of a training loader's present epoch."""
+        self.position.active_loader = loader.number
+        if self.catching_up:
+            self.state_sync.arrived()
+        while True:
+            loader.check_open("for step in loader")
+            self._boundary()
+            step = self._next_step(loader)
+            if step is None:
+                break
+            self.position.begin_step(step)
+            try:
+                yield step
+            except GeneratorExit:
+                if next(script_frames(), None) is not None:  # at its end the interpreter drops iterators
+                    self.position.left = step
+                raise
+            self._commit(step)
+        self.position.active_loader = None
+        self.metrics.epoch_done()
+        self.reporter.epoch_done(loader)
+
+    def evaluation_steps(self, loader: Loader) -> Iterator[Step]:
+        """The steps of one evaluation."""
+        loader.position.rewind()
+        while count := loader.next_count():
+            step = Step(loader, index=loader.step, epoch=loader.epoch, first=loader.consumed, count=count)
+            self.position.open = step
+            yield step
+            self.reporter.evaluated()
+            if not step.passes:
+                self._check_script()
+            loader.position.advance(count)
+
+    def _next_step(self, loader: Loader) -> Step | None:
+        """The next step, with the batch that was decided for it; None at the end of the epoch."""
+        self.batches.apply(loader)
+        count = loader.next_count()
+        if not count:
+            return None
+        parts = self.batches.parts(loader)
+        return Step(loader, index=self.position.step, epoch=loader.epoch, first=loader.consumed, count=count, parts=parts)
+
+    def _boundary(self) -> None:
+        """Between two training steps: the job stops here, rosters switch, newcomers get the state, checkpoints are taken."""
+        self.settle()
+        self._check_one_loop()
+        self._check_script()
+        if self.stopping:
+            self._save_last()
+            raise Stopped(0)
+        directives = self._take_directives()
+        self.state_sync.at_boundary()
+        self._switch_roster()
+        if self.saver is not None:
+            self.saver.at_boundary(directives)
+        self.heartbeat.activity(Activity.OUTSIDE)
+        seed_all(self.seed, self.position.step, OUTSIDE, 1)
 
     def run(self, step: Step) -> Iterator[Any]:
-        """This worker's slices, again from the start whenever the roster breaks, until the pass has happened."""
-        job = self._job
-        if job._catch_up is not None:
-            return self._look(step)
-        return self._run(step)
+        """This worker's slices of a step, again from the first whenever the roster breaks, until the pass has happened."""
+        return self._rerun_evaluation(step) if self.catching_up else self._run(step)
 
     def _run(self, step: Step) -> Iterator[Any]:
-        job = self._job
-        self.open = step
+        self.position.open = step
+        sizes = _sizes(step)
         while True:
             try:
-                yield from self._slices(step)
-                if self._finish(step):
+                self._begin_pass(step, sizes)
+                yield from self._compute_slices(step, sizes)
+                header = self._header(step)
+                headers = self.reducer.reduce(header)
+                if self._same_cut(step, headers):
+                    self._end_pass(step, header, headers)
                     break
+                self._undo_pass(step, headers)
             except Broken:
-                job._recover()
+                self.recover()
                 step.loader.repeat()
-        job._beat.activity(Activity.STEPPING)
-        seed_all(job.seed, self.moment(step), step.passes, OUTSIDE)
+        self.heartbeat.activity(Activity.STEPPING)
+        seed_all(self.seed, _moment(step), step.passes, OUTSIDE)
 
-    def _look(self, step: Step) -> Iterator[Any]:
-        """This worker's slices of an evaluation that the others have done already, for the script's own variables only."""
-        job = self._job
-        reducer = job._reducer
-        assert reducer is not None and reducer.buffers is not None
-        self.open = step
-        reducer.begin(scale=1.0, mean=1.0, train=False)
-        step.begin_pass()
-        for move in reducer.program.moves:
-            if not self._sizes(step)[move.slice]:
-                continue
-            data = step.loader.fetch(step, move.slice)
-            reducer.buffers.enter()
-            seed_all(job.seed, self.moment(step), step.passes, move.slice)
-            step.enter_slice(move.slice)
-            try:
-                yield data
-            finally:
-                step.leave_slice()
-        reducer.buffers.restore()
-        step.finish_pass([step.pack()])
-        rows = {int(k): row for k, row in step.drain().items()}
-        step.passes += 1
-        step.metrics = {**average(rows, dict(enumerate(step.units())), job.slices), **step.metrics}
+    def _commit(self, step: Step) -> None:
+        """The script is done with a training step: its optimizer has run."""
+        self.position.training = None
+        if not step.passes:
+            self._check_script()
+        step_s = self.reporter.step_seconds()
+        batching = self.batches.committed(step, step_s=step_s)
+        self.last_metrics = step.metrics
+        self.reporter.committed(step, step_s=step_s, batching=batching)
+        self.metrics.report(step)
+        self.position.commit(step)
+        if self.digest_every and self.position.step % self.digest_every == 0:
+            self._digest = [self.position.step, self.shared.digest(self.position.to_dict())]
+        failpoint("committed")
 
-    def moment(self, step: Step) -> int:
-        return step.index if step.loader.train else EVALUATIONS + (step.loader.number << 32) + step.index
+    # ---- the boundary
 
-    def _place(self, step: Step) -> Place:
-        return Place(
-            TRAINING if step.loader.train else EVALUATION,
-            step.loader.number,
-            step.epoch,
-            step.index,
-            step.passes,
-            step.first,
-            step.count,
-        )
+    @property
+    def catching_up(self) -> bool:
+        """Whether this worker's script is on its way to the place where the job trains."""
+        return self.membership.catching_up
 
-    def _sizes(self, step: Step) -> list[int]:
-        slices = self._job.slices
-        return [high - low for low, high in (cut(step.first, step.count, slices, k) for k in range(slices))]
-
-    def _begin(self, step: Step, *, equal: bool) -> None:
-        job = self._job
-        reducer, train = job._reducer, step.loader.train
-        assert reducer is not None
-        job._team.check()
-        job._beat.enter_pass(train=train, loader=step.loader.number, step=step.index, pass_=step.passes)
-        if train:
-            assert reducer.gradients is not None
-            reducer.gradients.undo()
-            trained = job._trained()
-            if not trained <= job._reduced:
-                job._prepare_gradients()
-            if not step.passes and job._between is not None:
-                job._thawed |= trained - job._between
-            job._admission.begin_pass()
-            job._hooks.begin_pass()
-        mean = 1 / job.slices if equal else 1 / step.count
-        preamble = self._preamble(self._place(step), order=step.order, changes=step.loader.changes.begin())
-        reducer.begin(
-            scale=1.0 if step.loader.reduction == "sum" else mean,
-            mean=mean,
-            train=train,
-            meet=lambda exchange: self._meet(exchange, preamble),
-        )
-        if train:
-            job._planning.begin(step)
-        self.running = True
-        step.begin_pass()
-
-    def _slices(self, step: Step) -> Iterator[Any]:
-        job = self._job
-        reducer, train = job._reducer, step.loader.train
-        assert reducer is not None
-        sizes = self._sizes(step)
-        equal = len(set(sizes)) == 1 and step.parts == 1
-        summed = step.loader.reduction == "sum"
-        self._begin(step, equal=equal)
-        moves = reducer.program.moves
-        for place, move in enumerate(moves):
-            last, weight = place == len(moves) - 1, None if equal else float(sizes[move.slice])
-            if not sizes[move.slice]:
-                reducer.skip(move, last=last)
-                continue
-            seed_all(job.seed, self.moment(step), step.passes, move.slice)
-            parts = min(step.parts, sizes[move.slice])
-            for part in range(parts):
-                low, high = cut(0, sizes[move.slice], parts, part)
-                data = step.loader.fetch(step, move.slice, part)
-                share = float(high - low) if weight is not None and not summed else None
-                reducer.enter(move, weight=share, last=last, part=(part, parts))
-                if train:
-                    job._planning.enter(move.slice * step.parts + part)
-                if part == 0:
-                    seed_all(job.seed, self.moment(step), step.passes, move.slice)
-                job._beat.enter_slice(step.index, step.passes, move.slice)
-                step.enter_slice(move.slice * step.parts + part)
-                self._hidden.enter(train=train)
-                began = time.monotonic()
-                try:
-                    yield data
-                except GeneratorExit:  # `break`: what follows is outside the loop, and the next boundary says that it was left
-                    if reducer.gradients is not None:
-                        reducer.gradients.inside = False
-                    raise
-                finally:
-                    step.leave_slice()
-                job._beat.leave_slice(Activity.EXCHANGE if last and part == parts - 1 else Activity.OUTSIDE)
-                reducer.leave(move, weight=weight, part=(part, parts))
-                if train:
-                    job._planning.computed(time.monotonic() - began, slices=1 / parts)
-                job._team.check()
-
-    # ---- the exchange
-
-    def _preamble(self, place: Place, *, order: str = "", changes: dict[str, str] | None = None) -> Preamble | None:
-        """None in a roster of one: there is nobody to compare with."""
-        job = self._job
-        if job._team.group is None or job._team.group.size == 1:
-            return None
-        tick = job._team.seat.tick or 0
-        checks = {} if self.resend else job._consistency.checks(part=tick, order=order, changes=changes or {})
-        return Preamble(place, job._admission.joined, checks)
-
-    def _meet(self, exchange: TreeAllreduce, mine: Preamble | None) -> None:
-        """Everybody's preamble. Raises where they do not fit, before a number was added up."""
-        assert mine is not None
-        preambles = [Preamble.decode(text) for text in exchange.tell(mine.encode())]
-        verdict = judge(preambles, tick=self._job._team.seat.tick or 0)
-        if not (verdict.misplaced or verdict.scattered or verdict.differing):
-            if mine.checks:
-                self._job._admission.compared(with_older=any(one.joined < mine.joined for one in preambles))
+    def settle(self) -> None:
+        """Commits the step at which the script left `for step in data`. That epoch is over: the rest of it is in no step."""
+        step, self.position.left = self.position.left, None
+        if step is None:
             return
-        workers = list(exchange.group.roster.workers)
-        places = places_text(preambles, workers)
-        if verdict.scattered:
+        self.position.training = self.position.active_loader = None
+        if step.passes:
+            self._commit(step)
+        elif not step.opened:
+            self.position.open = None
+            step.loader.sweeps.check_left(step)
+        step.loader.position.next_epoch()
+
+    def _check_one_loop(self) -> None:
+        other = self.position.training
+        if other is not None:
             raise ScriptError(
-                f"the workers' scripts have gone different ways: {places}: whatever decides that must be the same on "
-                f"every worker{suspects()}"
+                f"a training step begins before step {other.index} of loader {other.loader.number} has ended: sweep "
+                "over one training loader at a time, or give one both datasets (torch.utils.data.StackDataset)"
             )
-        if verdict.differing:
-            text = self._explain(exchange, verdict.differing[0], workers, step=mine.place.step)
-        else:
-            text = f"its script is at another place than the job's: {places}{suspects()}"
-        if exchange.group.rank in verdict.misplaced:
-            raise Misplaced(text)
-        raise Broken(f"a worker has to go: {text}") if verdict.misplaced else ScriptError(text)
 
-    def _explain(self, exchange: TreeAllreduce, name: str, workers: list[str], *, step: int) -> str:
-        """What differs, from whom: everybody tells the others what its hash was made of."""
-        part = self._job._team.seat.tick or 0
-        details = [json.loads(text) for text in exchange.tell(json.dumps(self._job._consistency.details(name, part=part)).encode())]
-        found = first_difference(details, workers)
-        text = f"the workers differ at step {step}, before it is committed: {name}" + (f": {found}" if found else "")
-        if name == TENSORS:
-            since = max(0, self._job.step - PARTS)
-            return (
-                f"{text}. They were equal at step {since} or later: once the cause is found, go on from a checkpoint of step "
-                f"{since} or before"
-            )
-        if name in (ATTRIBUTES, DATASET):
-            return f"{text}. {SET_AGAIN}"
-        if name == STEPS:
-            return (
-                f"{text}. A counter of the script's own begins anew on a worker that joins: use step.index, job.step or shared "
-                f"state (job.state){suspects()}"
-            )
-        return text
+    def _check_script(self) -> None:
+        """What a script must not do, noticed at the next boundary."""
+        step, self.position.open = self.position.open, None
+        if step is not None:
+            step.check_finished()
+        self.settings.check()
+        self.shared.check_plain()
+        self.parameters.at_boundary()
 
-    def _finish(self, step: Step) -> bool:
-        """The exchange. False if the pass has to be repeated because it was taken apart wrongly."""
-        job = self._job
-        reducer, train = job._reducer, step.loader.train
-        assert reducer is not None
-        job._beat.activity(Activity.EXCHANGE)
+    def _take_directives(self) -> dict[str, Any]:
+        """What the chief decided in the last exchange for this boundary."""
+        directives, self.position.directives = self.position.directives, {}
+        self.position.save_at = int(directives.get("save", 0))
+        if directives:
+            self.batches.follow_directive(directives)
+        return directives
+
+    def _switch_roster(self) -> None:
+        """Moves to the roster that was agreed on, if there is one. Its newcomers get the state."""
+        before = time.monotonic()
+        try:
+            roster = self.membership.switch(self.state_sync.send)
+        except Left:
+            if self.saver is not None:
+                self.saver.leave()
+            raise
+        except Broken:
+            self.recover()
+            return
+        if roster is not None:
+            self._enter_group()
+            self.reporter.switched(roster, switch_ms=(time.monotonic() - before) * 1e3)
+
+    def _enter_group(self) -> None:
+        assert self.membership.group is not None
+        self.reducer.join(self.membership.group)
+
+    def recover(self) -> None:
+        """The roster is broken: waits for the next one and enters it, with the pass in flight undone."""
+        before = time.monotonic()
+        if self.saver is not None:
+            self.saver.broke()
+        if self._running:
+            self.reducer.restore_buffers()
+        self.reducer.undo_gradients()
+        self._running = False
+        self.heartbeat.activity(Activity.WAITING)
+        self.membership.failed()
+        failure = self.reducer.settle()
+        if isinstance(failure, Left):  # it was found to stand elsewhere, and the others were faster to break up: it goes
+            raise failure
+        roster = self.membership.rescue()
+        self._enter_group()
+        self.reporter.switched(roster, switch_ms=(time.monotonic() - before) * 1e3)
+        self.reporter.repeat_commit()
+
+    def _save_last(self) -> None:
+        """All members end at this boundary: a checkpoint of it first. Again with the survivors if somebody dies meanwhile."""
+        for _ in range(LAST_SAVES):
+            if self.saver is None or self.saver.last():
+                return
+            self.recover()
+
+    # ---- the pass
+
+    @property
+    def own_slices(self) -> Span:
+        """This worker's slices."""
+        return self.reducer.share
+
+    @property
+    def step_to_repeat(self) -> Step | None:
+        """The training step whose pass is under way, which can be computed once more; None between passes."""
+        step = self.position.open
+        return step if self._running and step is not None and step.loader.train else None
+
+    def abandon_pass(self) -> bool:
+        """The script ran out of memory in a slice. Returns whether the roster had to be broken: this worker's gradient was
+        already on its way."""
+        broken = self.reducer.abandon() and self.membership.size > 1
+        if broken:
+            self.membership.failed()
+        return broken
+
+    def _begin_pass(self, step: Step, sizes: list[int]) -> None:
+        loader, train = step.loader, step.loader.train
+        self.membership.check()
+        self.heartbeat.enter_pass(train=train, loader=loader.number, step=step.index, pass_=step.passes)
+        if train:
+            self.reducer.undo_gradients()
+            self.parameters.begin_pass(first=not step.passes)
+            self.state_sync.begin_pass()
+            self.hooks.begin_pass()
+        mean = 1 / self.slices if _equal_units(step, sizes) else 1 / step.count
+        meet = self.preambles.meeting(_place(step), order=step.order, changes=loader.changes.begin())
+        self.reducer.begin(scale=1.0 if loader.reduction == "sum" else mean, mean=mean, train=train, meet=meet)
+        if train:
+            self.batches.begin(step)
+        self._running = True
+        step.begin_pass()
+
+    def _compute_slices(self, step: Step, sizes: list[int]) -> Iterator[Any]:
+        """Gives the script each of this worker's slices, in parts where a whole one does not fit into memory."""
+        equal = _equal_units(step, sizes)
+        moves = self.reducer.program.moves
+        for place, move in enumerate(moves):
+            last, size = place == len(moves) - 1, sizes[move.slice]
+            if not size:
+                self.reducer.skip(move, last=last)
+                continue
+            seed_all(self.seed, _moment(step), step.passes, move.slice)
+            parts = min(step.parts, size)
+            for part in range(parts):
+                yield from self._compute_part(step, move, size=size, part=part, parts=parts, equal=equal, last=last)
+
+    def _compute_part(self, step: Step, move: SumOp, *, size: int, part: int, parts: int, equal: bool, last: bool) -> Iterator[Any]:
+        train = step.loader.train
+        low, high = cut(0, size, parts, part)
+        data = step.loader.fetch(step, move.slice, part)
+        share = None if equal or step.loader.reduction == "sum" else float(high - low)
+        self.reducer.enter(move, weight=share, last=last, part=(part, parts))
+        if train:
+            self.batches.enter(move.slice * step.parts + part)
+        if part == 0:
+            seed_all(self.seed, _moment(step), step.passes, move.slice)
+        self.heartbeat.enter_slice(step.index, step.passes, move.slice)
+        step.enter_slice(move.slice * step.parts + part)
+        self.hidden.enter(train=train)
+        began = time.monotonic()
+        try:
+            yield data
+        except GeneratorExit:  # `break`: what follows is outside the loop, and the next boundary says that it was left
+            self.reducer.leave_loop()
+            raise
+        finally:
+            step.leave_slice()
+        self.heartbeat.leave_slice(Activity.EXCHANGE if last and part == parts - 1 else Activity.OUTSIDE)
+        self.reducer.leave(move, weight=None if equal else float(size), part=(part, parts))
+        if train:
+            self.batches.computed(time.monotonic() - began, slices=1 / parts)
+        self.membership.check()
+
+    def _header(self, step: Step) -> Header:
+        """What this worker tells the others in the exchange."""
+        train = step.loader.train
+        self.heartbeat.activity(Activity.EXCHANGE)
         header = Header(
-            offer=job._team.seat.offer(), rows=step.drain(), stop=job._team.stopping, digest=self.digest, resend=self.resend
+            offer=self.membership.seat.offer(),
+            rows=step.drain(),
+            stop=self.membership.stopping,
+            digest=self._digest,
+            resend=self.state_sync.resend,
         )
-        if train and job.note is not None and job.chief:
-            header.note = job.note()
-        if train and job._saver is not None:
-            header.note = {**header.note, **job._saver.note()}
+        if train and self.membership.chief:
+            header.note = self.batches.directive()
+        if train and self.saver is not None:
+            header.note = {**header.note, **self.saver.note()}
         header.parts, header.blob = step.parts, step.pack()
-        self._hidden.leave(train=train)
+        self.hidden.leave(train=train)
         step.loader.changes.end()
         if train:
-            job._planning.fill(header)
-        headers = reducer.reduce(header)
-        if any(one.again or one.resend or one.parts != step.parts for one in headers):
-            self._repeat(headers)
-            parts = max(one.parts for one in headers)
-            if parts != step.parts:
-                job._planning.agree(step, parts)
-            return False
-        job._team.exchanged(header.offer, [one.offer for one in headers])
-        self.running = False
-        reducer.finish(headers)
-        if train:
-            job._hooks.end_pass()
-            job._planning.exchanged(step, headers)
-            job._notes = headers[0].note
-            if job._saver is not None:
-                job._saver.heard([one.note for one in headers])
+            self.batches.fill(header)
+        return header
+
+    def _same_cut(self, step: Step, headers: list[Header]) -> bool:
+        """Whether all workers have taken the pass apart alike. It is repeated where they have not."""
+        return not any(header.again or header.resend or header.parts != step.parts for header in headers)
+
+    def _end_pass(self, step: Step, header: Header, headers: list[Header]) -> None:
+        """The pass has happened on all workers: gradients, buffers and results get their values."""
+        self.membership.exchanged(header.offer, [other.offer for other in headers])
+        self._running = False
+        self.reducer.finish(headers)
+        if step.loader.train:
+            self.hooks.end_pass()
+            self.batches.exchanged(step, headers)
+            self.position.directives = headers[0].note
+            if self.saver is not None:
+                self.saver.heard([other.note for other in headers])
         else:
-            job._hooks.steps = {}
-        job._stop = job._stop or any(one.stop for one in headers)
-        self._compare(headers)
-        step.passes += 1
-        step.finish_pass([one.blob for one in headers])
-        rows = {int(k): row for one in headers for k, row in one.rows.items()}
-        step.metrics = {**average(rows, dict(enumerate(step.units())), job.slices * step.parts), **step.metrics}
-        return True
+            self.hooks.steps = {}
+        self.stopping = self.stopping or any(other.stop for other in headers)
+        self._compare_digests(headers)
+        self.position.end_pass(step)
+        step.finish_pass([other.blob for other in headers])
+        rows = {int(unit): row for other in headers for unit, row in other.rows.items()}
+        step.metrics = {**average(rows, dict(enumerate(step.units())), self.slices * step.parts), **step.metrics}
 
-    def _repeat(self, headers: list[Header]) -> None:
-        job = self._job
-        reducer = job._reducer
-        assert reducer is not None and reducer.gradients is not None and reducer.buffers is not None
-        reducer.buffers.restore()
-        reducer.gradients.undo()
-        for one in headers:
-            reducer.buffers.moving |= set(one.moving)
-        if any(one.again and not one.moving for one in headers):
-            reducer.gradients.twice = True
-            reducer.gradients.eager = False
-        behind = [rank for rank, one in enumerate(headers) if one.resend]
+    def _undo_pass(self, step: Step, headers: list[Header]) -> None:
+        """The pass was taken apart wrongly somewhere: it is repeated with what all workers have learnt."""
+        self.reducer.undo(headers)
+        behind = [rank for rank, header in enumerate(headers) if header.resend]
         if behind:
-            self.running = False
-            job._admission.send_again(behind)
-            self.resend = False
+            self._running = False
+            self.state_sync.send_again(behind)
+        parts = max(header.parts for header in headers)
+        if parts != step.parts:
+            self.batches.agree(step, parts)
 
-    def _compare(self, headers: list[Header]) -> None:
+    def _compare_digests(self, headers: list[Header]) -> None:
         """The digests that workers took at the last boundary."""
-        job = self._job
-        if not self.digest:
+        if not self._digest:
             return
-        digests = {name: one.digest[1] for name, one in zip(job._team.roster.workers, headers, strict=True) if one.digest}
-        step, self.digest = self.digest[0], []
+        workers = self.membership.roster.workers
+        digests = {name: header.digest[1] for name, header in zip(workers, headers, strict=True) if header.digest}
+        step, self._digest = self._digest[0], []
         equal = len(set(digests.values())) == 1
-        if job.chief:
-            job._telling.say("digest", step=step, digests=digests, equal=equal)
+        if self.membership.chief:
+            self.reporter.say("digest", step=step, digests=digests, equal=equal)
         if not equal:
             raise ScriptError(
                 f"the workers' states differ after step {step}: {digests}; something in the script depends on the worker"
             )
 
+    def _rerun_evaluation(self, step: Step) -> Iterator[Any]:
+        """This worker's slices of an evaluation that the others have done already, for the script's own variables only."""
+        self.position.open = step
+        self.reducer.begin(scale=1.0, mean=1.0, train=False)
+        step.begin_pass()
+        sizes = _sizes(step)
+        for move in self.reducer.program.moves:
+            if not sizes[move.slice]:
+                continue
+            data = step.loader.fetch(step, move.slice)
+            self.reducer.enter_buffers()
+            seed_all(self.seed, _moment(step), step.passes, move.slice)
+            step.enter_slice(move.slice)
+            try:
+                yield data
+            finally:
+                step.leave_slice()
+        self.reducer.restore_buffers()
+        step.finish_pass([step.pack()])
+        rows = {int(unit): row for unit, row in step.drain().items()}
+        self.position.end_pass(step)
+        step.metrics = {**average(rows, dict(enumerate(step.units())), self.slices), **step.metrics}
+
     def barrier(self) -> None:
         """An exchange without numbers: nobody goes on before all members are here."""
-        job = self._job
-        if job._catch_up is not None:
+        if self.catching_up:
             return
-        reducer = job._reducer
-        assert reducer is not None
         while True:
             try:
-                job._team.check()
-                job._beat.activity(Activity.EXCHANGE)
-                meet = functools.partial(self._meet, mine=self._preamble(Place(BARRIER, step=job.step)))
-                reducer.begin(scale=1.0, mean=1.0, train=False, meet=meet)
-                headers = reducer.reduce(Header(offer=job._team.seat.offer(), stop=job._team.stopping))
-                job._team.exchanged(headers[job._team.rank].offer, [one.offer for one in headers])
+                self.membership.check()
+                self.heartbeat.activity(Activity.EXCHANGE)
+                meet = self.preambles.meeting(Place(BARRIER, step=self.position.step))
+                self.reducer.begin(scale=1.0, mean=1.0, train=False, meet=meet)
+                headers = self.reducer.reduce(Header(offer=self.membership.seat.offer(), stop=self.membership.stopping))
+                self.membership.exchanged(headers[self.membership.rank].offer, [header.offer for header in headers])
                 break
             except Broken:
-                job._recover()
-        job._hooks.steps = {}
-        job._stop = job._stop or any(one.stop for one in headers)
-        job._beat.activity(Activity.OUTSIDE)
+                self.recover()
+        self.hooks.steps = {}
+        self.stopping = self.stopping or any(header.stop for header in headers)
+        self.heartbeat.activity(Activity.OUTSIDE)
+
+
+def _moment(step: Step) -> int:
+    """The step's number in the random numbers of its slices."""
+    return step.index if step.loader.train else EVALUATIONS + (step.loader.number << 32) + step.index
+
+
+def _place(step: Step) -> Place:
+    kind = TRAINING if step.loader.train else EVALUATION
+    return Place(kind, step.loader.number, step.epoch, step.index, step.passes, step.first, step.count)
+
+
+def _sizes(step: Step) -> list[int]:
+    """Samples of every slice."""
+    slices = step.loader.slices
+    return [high - low for low, high in (cut(step.first, step.count, slices, k) for k in range(slices))]
+
+
+def _equal_units(step: Step, sizes: list[int]) -> bool:
+    """Whether everything that is computed at a time has the same number of samples."""
+    return len(set(sizes)) == 1 and step.parts == 1

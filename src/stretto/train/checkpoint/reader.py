@@ -17,10 +17,51 @@ from stretto.core.manifest import Identity, Manifest, Shard, compare
 from stretto.train.checkpoint.catalog import choose, previous
 from stretto.train.checkpoint.shard_layout import header
 from stretto.train.checkpoint.storage import CheckpointStorage, open_vault
+from stretto.train.sharing.shared_objects import SharedObjects
 from stretto.train.sharing.state_codec import as_bytes, empty
 
 CHUNK = 16 << 20
 Room = Callable[[Any, list[list[Any]]], list[torch.Tensor | None]]
+
+
+class ResumePoint:
+    """The checkpoint that a job goes on from."""
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        step: int,
+        identity: Identity,
+        shared: SharedObjects,
+        allow_mixed: bool,
+        loaded: Callable[[int, str | None], None],
+    ) -> None:
+        """`identity` is the job as its script made it, which has to fit. `loaded` hears the checkpoint's step, and what was
+        different in the run that wrote it and allowed."""
+        self._url = url
+        self._step = step
+        self._identity = identity
+        self._shared = shared
+        self._allow_mixed = allow_mixed
+        self._loaded = loaded
+
+    def resume(self) -> dict[str, Any]:
+        """Gives the shared objects its state. Returns the place in the job."""
+        manifest, place, allowed = self._load()
+        mixed = allowed or str(manifest.extra.get("allowed", ""))
+        self._loaded(manifest.step, mixed if allowed or manifest.mixed else None)
+        return place
+
+    def reload(self) -> dict[str, Any]:
+        """Gives them its state once more."""
+        return self._load()[1]
+
+    def _load(self) -> tuple[Manifest, dict[str, Any], str]:
+        manifest, tensors, allowed = load(
+            self._url, step=self._step, own=self._identity, room=self._shared.room, allow_mixed=self._allow_mixed
+        )
+        return manifest, {**self._shared.load(manifest.skeleton, tensors), "save": 0}, allowed
 
 
 def load(url: str, *, step: int, own: Identity, room: Room, allow_mixed: bool) -> tuple[Manifest, list[torch.Tensor], str]:

@@ -14,9 +14,9 @@ import contextlib
 import hashlib
 import json
 import os
-import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,10 @@ from stretto.train.checkpoint.storage import CheckpointStorage, Stream, open_vau
 from stretto.train.entry.failpoints import failpoint
 
 if TYPE_CHECKING:
-    from stretto.train.job import Job
+    from stretto.train.membership import Membership
+    from stretto.train.position import Position
+    from stretto.train.reporting import AgentReporter
+    from stretto.train.sharing.shared_objects import SharedObjects
 
 CHUNK = 4 << 20
 PARTS_S = 60.0
@@ -86,11 +89,26 @@ class Save:
 class Saver:
     """The saves of one worker, one at a time."""
 
-    def __init__(self, job: Job, wish: CheckpointConfig, identity: Identity) -> None:
+    def __init__(
+        self,
+        wish: CheckpointConfig,
+        *,
+        identity: Identity,
+        position: Position,
+        membership: Membership,
+        shared: SharedObjects,
+        reporter: AgentReporter,
+        place: Callable[[], dict[str, Any]],
+    ) -> None:
+        """`identity` is the job as its script made it; `place` describes where it is, for newcomers and checkpoints."""
         self.wish = wish
         self.mixed = ""
         """What was different from the checkpoint that the run went on from, and allowed."""
-        self._job = job
+        self._position = position
+        self._membership = membership
+        self._shared = shared
+        self._reporter = reporter
+        self._place = place
         self._identity = identity
         self._vault: CheckpointStorage = open_vault(wish.url)
         self._memory = Memory()
@@ -103,13 +121,17 @@ class Saver:
         self.saved: int = -1
         """The step of the last save that was begun here or gone on from."""
 
+    def resumed(self, step: int, *, mixed: str) -> None:
+        """The job went on from the checkpoint of this step, `mixed` where something was different and allowed."""
+        self.saved, self.mixed = step, mixed
+
     # ---- what the exchange carries
 
     def note(self) -> dict[str, Any]:
         """For the header of a training exchange: the chief's order for the next boundary, or a member's bad news."""
         note: dict[str, Any] = {}
-        if self._job.chief and self._due(self._job.step + 1):
-            note["save"] = self._job.step + 1
+        if self._membership.chief and self._due(self._position.step + 1):
+            note["save"] = self._position.step + 1
         if self._failed:
             note["unsaved"] = self._failed
         return note
@@ -127,7 +149,7 @@ class Saver:
         if self._save is not None and self._skipped != self._save.step:
             self._skipped = self._save.step
             took = time.monotonic() - self._save.began
-            self._warn(
+            self._reporter.warn(
                 f"the save of step {self._save.step} is still under way after {took:.1f} s, so step {step} is not saved: "
                 "checkpoint less often (--checkpoint-every) or to a faster place"
             )
@@ -147,12 +169,12 @@ class Saver:
     # ---- boundaries
 
     def at_boundary(self, notes: dict[str, Any]) -> None:
-        if notes.get("save") == self._job.step:
+        if notes.get("save") == self._position.step:
             self._begin(final=False)
-        elif self._job.step and self._prepared != self._job._team.roster.number and not self._busy:
-            self._prepared = self._job._team.roster.number
-            skeleton, tensors = self._job._shared.flatten(self._job._admission.place())
-            self._memory.prepare(skeleton, tensors, writer=self._job._team.rank, writers=len(self._job._team.roster.members))
+        elif self._position.step and self._prepared != self._membership.roster.number and not self._busy:
+            self._prepared = self._membership.roster.number
+            skeleton, tensors = self._shared.flatten(self._place())
+            self._memory.prepare(skeleton, tensors, writer=self._membership.rank, writers=len(self._membership.roster.members))
 
     def last(self, *, final: bool = False) -> bool:
         """A save of this moment, and its end. False if the roster broke meanwhile: what is there to be waited for again."""
@@ -164,7 +186,9 @@ class Saver:
         return self._wait(until)
 
     def _done_already(self, final: bool) -> bool:
-        return self._save is not None and self._save.step == self._job.step and self._save.committed and self._save.final == final
+        return (
+            self._save is not None and self._save.step == self._position.step and self._save.committed and self._save.final == final
+        )
 
     def _wait(self, until: float) -> bool:
         """Waits for the save under way, here and (by its manifest) on the chief."""
@@ -178,7 +202,7 @@ class Saver:
                 save.broken = save.broken or "the roster broke"
                 save.over.wait(max(0.0, until - time.monotonic()))
                 return False
-        self._warn(
+        self._reporter.warn(
             f"the save of step {save.step} was not finished within {self.wish.grace_s:g} s (--grace): the job ends without it"
         )
         return True
@@ -193,7 +217,7 @@ class Saver:
         return save.committed or f"part-{self._mark(save, save.writer)}.json" not in files
 
     def _halted(self) -> bool:
-        return self._job._team.seat.roster is None
+        return self._membership.seat.roster is None
 
     def leave(self) -> None:
         """This worker goes: its part is finished first, which holds up nobody."""
@@ -208,21 +232,21 @@ class Saver:
     # ---- one save
 
     def _begin(self, *, final: bool) -> None:
-        team, step = self._job._team, self._job.step
+        membership, step = self._membership, self._position.step
         if self._busy:
             assert self._save is not None
-            self._failed = [step, team.roster.number, f"{self._job.worker} still writes its part of step {self._save.step}"]
+            self._failed = [step, membership.roster.number, f"{membership.worker} still writes its part of step {self._save.step}"]
             return
         failpoint("save-copy")
         before = time.monotonic()
-        place = self._job._admission.place()
-        skeleton, tensors = self._job._shared.flatten(place)
-        snapshot = self._memory.snapshot(skeleton, tensors, writer=team.rank, writers=len(team.roster.members))
+        place = self._place()
+        skeleton, tensors = self._shared.flatten(place)
+        snapshot = self._memory.snapshot(skeleton, tensors, writer=membership.rank, writers=len(membership.roster.members))
         save = Save(
             step=step,
-            roster=team.roster.number,
-            writer=team.rank,
-            writers=len(team.roster.members),
+            roster=membership.roster.number,
+            writer=membership.rank,
+            writers=len(membership.roster.members),
             snapshot=snapshot,
             place=place,
             final=final,
@@ -312,7 +336,7 @@ class Saver:
         self._vault.put(save.folder, NAME, manifest.encode(), durable=True)
         failpoint("save-renamed")
         save.committed = True
-        self._job._telling.say(
+        self._reporter.say(
             "checkpoint",
             step=save.step,
             path=self._vault.where(save.folder),
@@ -356,14 +380,11 @@ class Saver:
                 self._vault.remove_folder(save.folder)
         if isinstance(error, OSError):
             fix = "training goes on with the last checkpoint; make room or make it writable, the next save tries again"
-            self._warn(f"the checkpoint {path} could not be written: {told}: {fix}")
+            self._reporter.warn(f"the checkpoint {path} could not be written: {told}: {fix}")
         elif save.writer == 0 or not isinstance(error, SaveAborted):
-            self._warn(f"the checkpoint {path} was given up: {told}; the last complete one stays, the next save tries again")
-
-    def _warn(self, text: str) -> None:
-        if self._job._link is None:
-            print(f"stretto: {text}", file=sys.stderr)
-        self._job._telling.say("event", what="warning", text=text)
+            self._reporter.warn(
+                f"the checkpoint {path} was given up: {told}; the last complete one stays, the next save tries again"
+            )
 
 
 def _told(error: Exception) -> str:

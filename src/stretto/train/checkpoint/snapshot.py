@@ -6,7 +6,7 @@ import mmap
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,7 +14,11 @@ from stretto.core import threads
 from stretto.core.errors import Refused, ScriptError
 from stretto.core.manifest import Identity, Piece, SharedEntry, Tensor
 from stretto.train.checkpoint.shard_layout import deal, header, width
+from stretto.train.sharing.shared_objects import SharedObjects
 from stretto.train.sharing.state_codec import as_bytes, flatten, spec
+
+if TYPE_CHECKING:
+    from stretto.train.data.loader import Loader
 
 
 def tensor_names(skeleton: Any, count: int) -> list[str]:
@@ -51,38 +55,41 @@ def describe(skeleton: Any, tensors: list[torch.Tensor]) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
-def identify(job: Any, *, version: str, fingerprint: dict[str, Any]) -> Identity:
+def identify(
+    *,
+    seed: int,
+    slices: int,
+    loaders: list[Loader],
+    batching: dict[str, str],
+    shared: SharedObjects,
+    version: str,
+    fingerprint: dict[str, Any],
+) -> Identity:
     """The job as a checkpoint compares it: what its script made, before any state was received."""
-    shared = job._shared
     modules = {name for name, _ in shared.modules}
-    skeleton, tensors = flatten({"objects": {name: one.state_dict() for name, one in shared.modules}})
+    skeleton, tensors = flatten({"objects": {name: module.state_dict() for name, module in shared.modules}})
     return Identity(
-        seed=job.seed,
-        slices=job.slices,
+        seed=seed,
+        slices=slices,
         loaders=tuple(
             {
-                "train": one.train,
-                "batch": one.batch,
-                "tail": one.tail,
-                "samples": one.source.size,
-                "shuffle": one.source.shuffle,
-                "reduction": getattr(one, "reduction", "mean"),
+                "train": loader.train,
+                "batch": loader.batch,
+                "tail": loader.tail,
+                "samples": loader.source.size,
+                "shuffle": loader.source.shuffle,
+                "reduction": loader.reduction,
             }
-            for one in job._loaders
+            for loader in loaders
         ),
-        plan=_plan(job),
+        plan=batching,
         fingerprint=fingerprint,
         version=version,
-        objects=tuple(SharedEntry(name, type(one).__name__, name in modules) for name, one in shared.objects.items()),
+        objects=tuple(
+            SharedEntry(name, type(shared_object).__name__, name in modules) for name, shared_object in shared.objects.items()
+        ),
         tensors=describe(skeleton, tensors),
     )
-
-
-def _plan(job: Any) -> dict[str, str]:
-    """Batch policies and the learning-rate rule, as the script gave them. A fixed batch is in the loader's description."""
-    planning = job._planning
-    plan = {f"loader {number}": repr(policy) for number, policy in sorted(planning._policies.items())}
-    return {**plan, "lr_rule": type(planning.rule).__name__} if planning.active else {}
 
 
 @dataclass(frozen=True, slots=True)

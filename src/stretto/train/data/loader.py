@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,6 @@ import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from stretto.core.errors import ScriptError
-from stretto.core.slices import Span
 from stretto.train.data.dataset_changes import Changes
 from stretto.train.data.dataset_checks import check_length
 from stretto.train.data.loader_arguments import Arguments
@@ -18,14 +16,14 @@ from stretto.train.data.prefetch import Prefetcher
 from stretto.train.data.sample_reader import SliceRequest, Source, cut
 from stretto.train.data.step import Step
 from stretto.train.data.sweeps import Sweeps
+from stretto.train.position import LoaderPosition
 from stretto.train.reduce.logged_metrics import Row
 from stretto.train.reduce.sums import Partial, add, joined, small
 from stretto.train.rng import seed_all
-from stretto.train.script_checks.variables import script_frames
-from stretto.train.sharing.torchmetrics_state import computed
+from stretto.train.sharing.torchmetrics_state import TorchMetrics, computed
 
 if TYPE_CHECKING:
-    from stretto.train.job import Job
+    from stretto.train.step_runner import StepRunner
 
 SWEEP = 1 << 42
 """Keeps the random numbers of the code after a sweep apart from those of steps."""
@@ -40,13 +38,28 @@ class Loader:
     slices, train, tail, reduction, num_workers    as given to job.loader
     torchmetrics               as given to job.loader, as metrics
     number                     its place among the job's loaders, from 0
-    epoch, step                sweeps that are finished; steps of the present one that are
     """
 
-    def __init__(self, job: Job, given: Arguments, *, number: int, seed: int) -> None:
-        self.job = job
+    def __init__(
+        self,
+        given: Arguments,
+        *,
+        number: int,
+        seed: int,
+        position: LoaderPosition,
+        metric_states: TorchMetrics,
+        check_open: Callable[[str], None],
+        begin: Callable[[], StepRunner],
+    ) -> None:
+        """`check_open` refuses what is used after the job's end. `begin` makes this worker a member, once."""
         self.number = number
-        self.batch = given.policy.reference
+        self.position = position
+        """How far the job is in this loader."""
+        self.metric_states = metric_states
+        """All torchmetrics objects of the job."""
+        self.check_open = check_open
+        self._begin = begin
+        self._runner: StepRunner | None = None
         self.slices = given.slices
         self.train = given.train
         self.tail = given.tail
@@ -54,11 +67,6 @@ class Loader:
         """How the script's loss comes from those of its samples: "mean" or "sum"."""
         self.num_workers = given.prefetch.workers
         self.source = Source(given.dataset, seed=seed, shuffle=given.shuffle, collate=given.collate)
-        self.epoch = 0
-        self.step = 0
-        """Steps finished in this epoch."""
-        self.consumed = 0
-        """Samples of this epoch in finished steps."""
         self.metrics: Row = {}
         """The mean of everything logged in the last whole sweep of an evaluation."""
         self.sums: dict[str, Any] = {}
@@ -111,26 +119,41 @@ class Loader:
         return self.step + (left // self.batch if self.tail == "drop" else -(-left // self.batch))
 
     @property
-    def position(self) -> dict[str, int]:
-        return {"epoch": self.epoch, "step": self.step, "consumed": self.consumed, "batch": self.batch}
+    def batch(self) -> int:
+        """Samples in the next step over all workers."""
+        return self.position.batch
 
     @property
-    def state(self) -> dict[str, Any]:
-        """The position and what the last sweep of an evaluation found, as newcomers and checkpoints get them."""
+    def epoch(self) -> int:
+        """Sweeps that are finished."""
+        return self.position.epoch
+
+    @property
+    def step(self) -> int:
+        """Steps of the present sweep that are finished."""
+        return self.position.step
+
+    @property
+    def consumed(self) -> int:
+        """Samples of the present sweep in finished steps."""
+        return self.position.consumed
+
+    def to_dict(self) -> dict[str, Any]:
+        """The position and the results of the last evaluation, as newcomers and checkpoints get them."""
         if self.train:
-            return self.position
-        return {**self.position, "metrics": self.metrics, "sums": self.sums, **small(self.gathered), "torchmetrics": self._counted}
+            return self.position.to_dict()
+        results = {"metrics": self.metrics, "sums": self.sums, **small(self.gathered), "torchmetrics": self._counted}
+        return {**self.position.to_dict(), **results}
 
-    @state.setter
-    def state(self, held: dict[str, Any]) -> None:
-        self.epoch, self.step, self.consumed = held["epoch"], held["step"], held["consumed"]
-        self.batch = held["batch"]
-        if "metrics" in held:  # checkpoints of version 0.1 have none
-            self.metrics, self.sums = held["metrics"], held["sums"]
-            self.gathered = Partial(held["gathered"], left_out=held["left_out"])
-            self._counted = held["torchmetrics"]
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Goes to what `to_dict` described."""
+        self.position.restore(saved)
+        if "metrics" in saved:  # checkpoints of version 0.1 have none
+            self.metrics, self.sums = saved["metrics"], saved["sums"]
+            self.gathered = Partial(saved["gathered"], left_out=saved["left_out"])
+            self._counted = saved["torchmetrics"]
 
-    def count(self) -> int:
+    def next_count(self) -> int:
         """Samples of the next step; 0 at the end of the epoch."""
         left = self.source.size - self.consumed
         if left >= self.batch:
@@ -142,123 +165,82 @@ class Loader:
         if self._ahead is not None:
             self._ahead.close()
 
+    @property
+    def runner(self) -> StepRunner:
+        """What runs the steps; there once the script has begun a sweep."""
+        assert self._runner is not None
+        return self._runner
+
     def __iter__(self) -> Iterator[Step]:
-        self.job._check_open("for step in loader")
-        self.job._settle()
-        self.job._admission.admit()
+        self.check_open("for step in loader")
+        self._runner = runner = self._begin()
         check_length(self.dataset, self.source.size)
-        self.job._telling.sweep_begins()
-        return self.sweeps.sweep(self._training() if self.train else self._evaluation())
+        runner.reporter.sweep_begins()
+        return self.sweeps.sweep(self._training(runner) if self.train else self._evaluation(runner))
 
     def begin_sweep(self) -> None:
+        """The script asks for the first step of a sweep."""
         if self._ahead is not None:
             self._ahead.begin()
             if not self._ahead.persistent:
                 self._expected = None
 
     def end_sweep(self, *, early: bool) -> None:
-        self.job._telling.sweep_ended()
+        """The sweep is over, or was left `early`."""
+        self.runner.reporter.sweep_ended()
         if self._ahead is not None:
             self._ahead.end()
-        if early or self.job._catch_up is not None:
+        if early or self.runner.catching_up:
             self.repeat()
 
-    def _training(self) -> Iterator[Step]:
-        job = self.job
-        if job._catch_up is not None:
-            job._admission.check_draw()
-        if job._catch_up is not None and not self._reached():
-            self._skipped += 1
-            seed_all(job.seed, SWEEP, self.number, self.epoch if job._epoch is None else job._epoch)
-            return  # the others have finished this sweep
+    def _training(self, runner: StepRunner) -> Iterator[Step]:
+        epoch = runner.position.epoch
+        if runner.catching_up:
+            runner.state_sync.check_draw()
+            if not self._reached(runner):
+                self._skipped += 1
+                seed_all(runner.seed, SWEEP, self.number, self.epoch if epoch is None else epoch)
+                return  # the others have finished this sweep
         self._skipped = 0
-        if job._epoch is not None and self.epoch > job._epoch:
+        if epoch is not None and self.epoch > epoch:
             raise ScriptError(
-                f"a second sweep over a training loader in epoch {job._epoch}: an epoch of job.epochs has each of "
+                f"a second sweep over a training loader in epoch {epoch}: an epoch of job.epochs has each of "
                 "its samples once; make a second loader for a second sweep"
             )
-        job._active = self.number
-        if job._catch_up is not None:
-            job._admission.arrived()
-        while True:
-            job._boundary()
-            job._planning.apply(self)
-            count = self.count()
-            if not count:
-                break
-            step = Step(self, index=job.step, epoch=self.epoch, first=self.consumed, count=count, parts=job._planning.parts(self))
-            job._passes.open = job._passes.training = step
-            try:
-                yield step
-            except GeneratorExit:
-                if next(script_frames(), None) is not None:  # at its end the interpreter drops iterators
-                    job._passes.left = step
-                raise
-            self.committed(step)
-        job._active = None
-        job._telling.epoch_done(self)
-        seed_all(job.seed, SWEEP, self.number, self.epoch)
-        self.next_epoch()
+        yield from runner.training_steps(self)
+        seed_all(runner.seed, SWEEP, self.number, self.epoch)
+        self.position.next_epoch()
 
-    def _reached(self) -> bool:
+    def _reached(self, runner: StepRunner) -> bool:
         """Whether this is the sweep that the job is in, on a worker that catches up with it."""
-        catch_up = self.job._catch_up
-        assert catch_up is not None
-        if catch_up.loader != self.number:
+        if runner.state_sync.active_loader != self.number:
             return False
-        return self.job._epoch is not None or self._skipped == self.epoch
+        return runner.position.epoch is not None or self._skipped == self.epoch
 
-    def committed(self, step: Step) -> None:
-        """The script is done with a training step."""
-        self.job._passes.training = None
-        self.job._telling.committed(step)
-        self.step += 1
-        self.consumed += step.count
-
-    def next_epoch(self) -> None:
-        self.epoch += 1
-        self.step = self.consumed = 0
-
-    def _evaluation(self) -> Iterator[Step]:
-        if self.job._catch_up is not None:
-            yield from self._look()
+    def _evaluation(self, runner: StepRunner) -> Iterator[Step]:
+        if runner.catching_up:
+            yield from self._repeat_evaluation(runner)
             return
         for metric in self.torchmetrics.values():
             metric.reset()
-        totals: dict[str, tuple[float, int]] = {}
-        sums: dict[str, Any] = {}
-        chunks: dict[str, list[Any]] = {}
-        self.step = self.consumed = 0
-        step: Step | None = None
-        while count := self.count():
-            step = Step(self, index=self.step, epoch=self.epoch, first=self.consumed, count=count)
-            self.job._passes.open = step
+        results = SweepResults()
+        for step in runner.evaluation_steps(self):
             yield step
-            self.job._telling.evaluated(step)
-            for name, value in step.metrics.items():
-                total, weight = totals.get(name, (0.0, 0))
-                totals[name] = (total + value * count, weight + count)
-            for name, value in step.sums.items():
-                sums[name] = add(name, sums[name], value) if name in sums else value
-            for name, value in step.gathered.items():
-                chunks.setdefault(name, []).append(value)
-            self.step += 1
-            self.consumed += count
-        self.metrics = {name: total / weight for name, (total, weight) in totals.items()}
-        self.metrics |= computed(self.torchmetrics)
-        self.sums, self.gathered = sums, {name: joined(name, held) for name, held in chunks.items()}
-        self._counted = self.job._torchmetrics.snapshot()
-        self.job._telling.swept(self)
-        self.next_epoch()
-        seed_all(self.job.seed, SWEEP, self.number)
+            results.add(step)
+        self.metrics = {**results.means(), **computed(self.torchmetrics)}
+        self.sums, self.gathered = results.sums, results.gathered()
+        self._counted = self.metric_states.snapshot()
+        runner.reporter.swept(self)
+        self.position.next_epoch()
+        seed_all(runner.seed, SWEEP, self.number)
 
-    def _look(self) -> Iterator[Step]:
+    def _repeat_evaluation(self, runner: StepRunner) -> Iterator[Step]:
         """The others have done this evaluation, and its results came with the state. Of its steps the first is computed here, for
         variables that the script fills in the loop."""
         yield Step(self, index=0, epoch=max(0, self.epoch - 1), first=0, count=min(self.batch, self.source.size))
-        self.job._passes.open = None
-        self.job._torchmetrics.load_state_dict(self._counted)
-        seed_all(self.job.seed, SWEEP, self.number)
+        runner.position.open = None
+        self.metric_states.load_state_dict(self._counted)
+        seed_all(runner.seed, SWEEP, self.number)
 
     def wanted(self, step: Step, slice: int, part: int = 0) -> SliceRequest:
         low, high = cut(step.first, step.count, self.slices, slice)
@@ -277,18 +259,12 @@ class Loader:
         if self._watched is not step:
             self._ahead.check()
             self._watched = step
-        share = self._share
+        share = self.runner.own_slices
         place = (share, self.batch, step.parts)
         if self._expected != place or slice == -1:
             self._expected = place
             self._ahead.expect(self._upcoming(step, slice))
         return self._ahead.get(wanted)
-
-    @property
-    def _share(self) -> Span:
-        """This worker's slices."""
-        assert self.job._reducer is not None
-        return self.job._reducer.share
 
     def repeat(self) -> None:
         """The slices of this step are asked for again: prefetching starts over."""
@@ -297,9 +273,9 @@ class Loader:
     def _upcoming(self, step: Step, slice: int) -> Iterator[SliceRequest]:
         """What this worker will need from here on if nothing changes."""
         assert self._ahead is not None
-        share = self._share
+        share = self.runner.own_slices
         epoch, first, start = step.epoch, step.first, slice
-        for _ in itertools.count():
+        while True:
             left = self.source.size - first
             count = self.batch if left >= self.batch else (left if self.tail == "keep" else 0)
             if not count:
@@ -316,3 +292,30 @@ class Loader:
                         yield SliceRequest(epoch, first, one, low, high)
             start = 0
             first += count
+
+
+class SweepResults:
+    """What a script logs, sums and gathers in one evaluation, over all of its steps."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Any] = {}
+        self._totals: dict[str, tuple[float, int]] = {}
+        self._chunks: dict[str, list[Any]] = {}
+
+    def add(self, step: Step) -> None:
+        """Adds a finished step."""
+        for name, value in step.metrics.items():
+            total, weight = self._totals.get(name, (0.0, 0))
+            self._totals[name] = (total + value * step.count, weight + step.count)
+        for name, value in step.sums.items():
+            self.sums[name] = add(name, self.sums[name], value) if name in self.sums else value
+        for name, value in step.gathered.items():
+            self._chunks.setdefault(name, []).append(value)
+
+    def means(self) -> Row:
+        """Of everything that was logged, over all samples."""
+        return {name: total / weight for name, (total, weight) in self._totals.items()}
+
+    def gathered(self) -> dict[str, Any]:
+        """Everything that was gathered, in the order of the samples."""
+        return {name: joined(name, chunks) for name, chunks in self._chunks.items()}

@@ -61,7 +61,7 @@ class Step:
     def __iter__(self) -> Iterator[Any]:
         if self.slice is not None:
             raise ScriptError("this step is already being iterated over: use one loop at a time")
-        self.loader.job._check_open("for … in step")
+        self.loader.check_open("for … in step")
         if self.over:
             raise ScriptError(
                 f"step {self.index} is over: its loop `for step in data` has gone on or was left (next(iter(data)) "
@@ -69,7 +69,7 @@ class Step:
                 "with job.loader(torch.utils.data.Subset(dataset, range(256)), 256)"
             )
         self.opened = True
-        return self.loader.job._passes.run(self)
+        return self.loader.runner.run(self)
 
     def log(self, **values: Any) -> None:
         """Records values of the slice at hand, numbers or one-element tensors: `step.metrics` has their means over all samples."""
@@ -106,6 +106,21 @@ class Step:
             self.tally = SliceSums()
         return self.tally
 
+    def check_finished(self) -> None:
+        """At the next boundary: every step needs a whole loop over its slices."""
+        if self.passes:
+            return
+        if not self.opened:
+            raise ScriptError(
+                f"step {self.index} was never iterated over: every step needs its loop `for x, y in step`, so "
+                "that every worker brings its part. To look at samples use loader.dataset[0]; to leave some "
+                "out, a Subset"
+            )
+        raise ScriptError(
+            f"step {self.index} was left early: the loop over its slices must run to its end, so that every "
+            "worker brings its part (use `continue` instead of `break`)"
+        )
+
     # ---- the pass
 
     def begin_pass(self) -> None:
@@ -127,13 +142,13 @@ class Step:
 
     @property
     def _torchmetrics(self) -> TorchMetrics:
-        return self.loader.job._torchmetrics
+        return self.loader.metric_states
 
     def pack(self) -> bytes:
         """What this worker has summed and gathered, for the others."""
         if self.tally is None:
             return b""
-        share, parts = self.loader._share, self.parts
+        share, parts = self.loader.runner.own_slices, self.parts
         return self.tally.pack(units=self.loader.slices * parts, share=Span(share.low * parts, share.high * parts))
 
     def finish_pass(self, blobs: list[bytes]) -> None:

@@ -67,9 +67,9 @@ class Sweeps:
         loader.end_sweep(early=early)
         if step is not None and loader.train:
             step.over = True
-        passes = loader.job._passes
-        if early and not loader.train and passes.open is step and step is not None and not step.opened:
-            passes.open = None  # a look at an evaluation
+        position = loader.runner.position
+        if early and not loader.train and position.open is step and step is not None and not step.opened:
+            position.open = None  # a look at an evaluation
 
     def check_left(self, step: Step) -> None:
         """The sweep was left at a step that nobody had begun: refused if no loop did so, but next(iter(data))."""

@@ -12,23 +12,26 @@ from stretto.train.data.dataset_identity import identity
 from stretto.train.sharing.state_codec import spec
 
 if TYPE_CHECKING:
+    from stretto.batching.batch_policies import Policy
+    from stretto.train.batch_controller import BatchController
     from stretto.train.data.loader import Loader
-    from stretto.train.job import Job
+    from stretto.train.sharing.shared_objects import SharedObjects
 
 
-def contract(job: Job) -> dict[str, str]:
+def contract(*, seed: int, slices: int, loaders: list[Loader], batches: BatchController, shared: SharedObjects) -> dict[str, str]:
     """By the words of the script: each name with its value."""
     terms = {
-        "stretto.join(seed=…)": str(job.seed),
-        "slices": str(job.slices),
-        "the number of job.loader calls": str(len(job._loaders)),
+        "stretto.join(seed=…)": str(seed),
+        "slices": str(slices),
+        "the number of job.loader calls": str(len(loaders)),
     }
-    for loader in job._loaders:
-        terms.update({f"{name} of job.loader number {loader.number}": value for name, value in _loader(job, loader).items()})
-    rule = job._planning.rule
+    for loader in loaders:
+        described = _loader(loader, batches.policy(loader))
+        terms.update({f"{name} of job.loader number {loader.number}": value for name, value in described.items()})
+    rule = batches.rule
     terms["job.share(lr_rule=…)"] = _plain(rule) if rule is not None else "none"
-    for name, one in job._shared.objects.items():
-        terms[f"job.share({name}=…)"] = _kind(one)
+    for name, shared_object in shared.objects.items():
+        terms[f"job.share({name}=…)"] = _kind(shared_object)
     return terms
 
 
@@ -36,20 +39,17 @@ def sha(terms: dict[str, str]) -> str:
     return hashlib.sha256(json.dumps(terms, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _loader(job: Job, loader: Loader) -> dict[str, str]:
-    policy = job._planning.policy(loader)
+def _loader(loader: Loader, policy: Policy | None) -> dict[str, str]:
     terms = {
-        "the number of samples": loader.source.size,
-        "batch_size": policy.reference if policy is not None else loader.batch,
+        "the number of samples": str(loader.source.size),
+        "batch_size": str(policy.reference if policy is not None else loader.batch),
         "tail": loader.tail,
-        "train": loader.train,
-        "shuffle": loader.source.shuffle,
+        "train": str(loader.train),
+        "shuffle": str(loader.source.shuffle),
+        "reduction": loader.reduction,
+        **identity(loader.dataset),
     }
-    reduction = getattr(loader, "reduction", None)
-    if reduction is not None:
-        terms["reduction"] = reduction
-    told = {**{name: str(value) for name, value in terms.items()}, **identity(loader.dataset)}
-    return {**told, "the batch policy": _plain(policy)} if policy is not None else told
+    return {**terms, "the batch policy": _plain(policy)} if policy is not None else terms
 
 
 def _plain(one: Any) -> str:

@@ -18,16 +18,18 @@ from stretto.core.version import VERSION
 from stretto.train.entry.agent_channel import AgentChannel, NullHeartbeat
 from stretto.train.entry.fingerprint import machine, prepare
 from stretto.train.job import Job
+from stretto.train.membership import Membership
 from stretto.train.oom_retry import OomCarryover
 from stretto.train.rng import seed_all
 from stretto.train.script_checks.variables import LIBRARIES, script_frames
+from stretto.train.session import TrainingSession, WorkerProcess
 
 SEEDED = 1 << 32
 """Seeds that scripts choose are smaller; those that torch draws for itself have 53 bits."""
 _shown_before = sys.excepthook
 _seeded = False
 """Whether a job of this process has seeded its random numbers."""
-_job: Job | None = None
+_session: TrainingSession | None = None
 _carried: OomCarryover | None = None
 
 
@@ -37,7 +39,7 @@ def join(seed: int = 0, *, threads: int | None = None) -> Job:
     Close the job before the next one: `with stretto.join(...) as job:` or `job.close()`. In a notebook the next `join` does it.
     `seed` decides the order of samples and all random numbers, so it is the same number on every worker.
     """
-    global _job, _carried, _seeded
+    global _carried, _seeded
     sys.excepthook = _show
     if isinstance(seed, bool) or not hasattr(seed, "__index__"):
         raise ScriptError(
@@ -46,40 +48,50 @@ def join(seed: int = 0, *, threads: int | None = None) -> Job:
         )
     seed = operator.index(seed)
     if _carried is not None:
-        old, carried, _carried = _carried.job, _carried, None
-        prepare(threads, given=old.options.get("threads"))
-        _job = Job(seed=seed, options=old.options, worker=old.worker, link=old._link, beat=old._beat, carried=carried)
-        _job._resources.callback(_forget, _job)
-        seed_all(seed)
-        return _job
-    if _job is not None:
-        _end_first(_job)
+        carried, _carried = _carried, None
+        prepare(threads, given=carried.process.options.get("threads"))
+        return _begin(TrainingSession(carried.process, seed=seed, changed=[], carried=carried))
+    if _session is not None:
+        _end_first(_session)
     _check_models()
     options: dict[str, Any] = json.loads(os.environ.get("STRETTO_OPTIONS", "{}"))
     changed = prepare(threads, given=options.get("threads"))
-    link: AgentChannel | None = None
-    beat: Heartbeat | NullHeartbeat = NullHeartbeat()
-    if "STRETTO_LINK" in os.environ:
-        real = Heartbeat(int(os.environ["STRETTO_BEAT"])) if "STRETTO_BEAT" in os.environ else None
-        beat = real or beat
-        link = AgentChannel(int(os.environ["STRETTO_LINK"]), real)
-    worker = os.environ.get("STRETTO_WORKER", "alone")
-    _job = Job(seed=seed, options=options, worker=worker, link=link, beat=beat)
-    _job._resources.callback(_forget, _job)
-    _job._changed = changed
-    if link is not None:
-        link.start(_job._team.hear)
-        link.send(
+    process = _worker_process(options)
+    job = _begin(TrainingSession(process, seed=seed, changed=changed))
+    if process.channel is not None:
+        process.channel.start(process.membership.hear)
+        process.channel.send(
             "hello",
             pid=os.getpid(),
-            address=list(_job._team.address),
+            address=list(process.membership.address),
             fingerprint=machine(),
             version=VERSION,
             python=sys.version.split()[0],
         )
-    seed_all(seed)
     _seeded = True
-    return _job
+    return job
+
+
+def _begin(session: TrainingSession) -> Job:
+    """The session becomes that of this process."""
+    global _session
+    _session = session
+    session.resources.callback(_forget, session)
+    seed_all(session.seed)
+    return Job(session)
+
+
+def _worker_process(options: dict[str, Any]) -> WorkerProcess:
+    """This process as the agent has started it, or alone under plain `python`."""
+    channel: AgentChannel | None = None
+    heartbeat: Heartbeat | NullHeartbeat = NullHeartbeat()
+    if "STRETTO_LINK" in os.environ:
+        real = Heartbeat(int(os.environ["STRETTO_BEAT"])) if "STRETTO_BEAT" in os.environ else None
+        heartbeat = real or heartbeat
+        channel = AgentChannel(int(os.environ["STRETTO_LINK"]), real)
+    worker = os.environ.get("STRETTO_WORKER", "alone")
+    membership = Membership(worker, link=channel, host=str(options.get("host", "127.0.0.1")))
+    return WorkerProcess(worker, options, channel, heartbeat, membership)
 
 
 def _check_models() -> None:
@@ -106,9 +118,9 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
     print(f"{where}{kind.__name__}: {error}", file=sys.stderr)
 
 
-def _end_first(job: Job) -> None:
+def _end_first(session: TrainingSession) -> None:
     """A second `join`: a cell that runs again ends the job before it, a script has to say so."""
-    if job._link is not None:
+    if session.process.channel is not None:
         raise ScriptError(
             "stretto.join was called a second time in a launched script: `stretto run` trains one job; start the "
             "second one with a `stretto run` of its own, or run this script with plain `python`"
@@ -118,7 +130,7 @@ def _end_first(job: Job) -> None:
             "stretto.join was called a second time while the first job is open: a process has one job at a time; end "
             "the first with job.close(), or write `with stretto.join(...) as job:` around it"
         )
-    job.close()
+    session.close()
     print("stretto: closed the job that this session had joined before", file=sys.stderr)
 
 
@@ -127,21 +139,21 @@ def _interactive() -> bool:
     return hasattr(sys, "ps1")
 
 
-def _forget(job: Job) -> None:
+def _forget(session: TrainingSession) -> None:
     """The job is over. A launched worker keeps it: it cannot join again."""
-    global _job
+    global _session
     if sys.excepthook is _show:
         sys.excepthook = _shown_before
-    if _job is job and job._link is None:
-        _job = None
+    if _session is session and session.process.channel is None:
+        _session = None
 
 
 def carry_on(carried: OomCarryover) -> None:
     """The next `join` of this process takes this over."""
-    global _job, _carried
-    _job, _carried = None, carried
+    global _session, _carried
+    _session, _carried = None, carried
 
 
-def current() -> Job | None:
-    """The job that this process has joined."""
-    return _job
+def current() -> TrainingSession | None:
+    """The session of the job that this process has joined."""
+    return _session

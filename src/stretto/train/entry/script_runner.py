@@ -13,9 +13,9 @@ from typing import Any
 
 from stretto.core.errors import UsageError
 from stretto.train.entry import join as jobs
-from stretto.train.job import Stopped
 from stretto.train.membership import Left, Misplaced
 from stretto.train.oom_retry import MOST, carry
+from stretto.train.step_runner import Stopped
 
 
 def run_script(path: str, argv: Sequence[str]) -> int:
@@ -75,17 +75,18 @@ def _run(path: str) -> None:
 
 def _failed_again(path: str, error: BaseException) -> bool:
     """Whether a newcomer's script failed in code that the job has behind it: the newcomer goes, the job goes on."""
-    job = jobs.current()
-    if job is None or job._catch_up is None or isinstance(error, UsageError):
+    session = jobs.current()
+    if session is None or session.runner is None or not session.catching_up or isinstance(error, UsageError):
         return False
+    newcomer = session.runner.state_sync.newcomer
     text = (
         f"its script failed in code that has run before and runs again on a worker that joins or resumes: "
         f"{_line(path, error)}{type(error).__name__}: {error}. Make it harmless there, for instance by an if"
     )
-    if job._admission.newcomer:
+    if newcomer:
         traceback.print_exc()
     print(f"stretto: {text}", file=sys.stderr, flush=True)
-    if not job._admission.newcomer:
+    if not newcomer:
         return False
     _say("misplaced", text=text)
     return True
@@ -93,10 +94,10 @@ def _failed_again(path: str, error: BaseException) -> bool:
 
 def _new_chief(error: BaseException) -> str:
     """A hint for the worker that has taken the chief's place in the middle of its script, and lacks what the chief had made."""
-    job = jobs.current()
-    if not isinstance(error, NameError | AttributeError) or job is None or job._team.group is None:
+    session = jobs.current()
+    if not isinstance(error, NameError | AttributeError) or session is None or session.membership.group is None:
         return ""
-    if not job.chief or job._team.early.chief:
+    if not session.membership.chief or session.membership.early.chief:
         return ""
     return (
         " (this worker became chief when the one before it went, so what `if job.chief:` makes at the top of the script is not "
@@ -111,28 +112,29 @@ def _line(path: str, error: BaseException) -> str:
 
 
 def _tick() -> int | None:
-    job = jobs.current()
-    return job._team.seat.tick if job is not None else None
+    session = jobs.current()
+    return session.membership.seat.tick if session is not None else None
 
 
 def _finished() -> None:
-    job = jobs.current()
-    if job is None:
+    session = jobs.current()
+    if session is None:
         return
-    if job.closed:
+    if session.closed:
         _say("ended")
         return
-    job._finish()
-    if job._link is not None:
-        job._link.close()
+    session.finish()
+    if session.process.channel is not None:
+        session.process.channel.close()
 
 
 def _say(kind: str, **fields: Any) -> None:
     """A last word to the agent, also from a script that never joined."""
-    job = jobs.current()
-    if job is not None and job._link is not None:
-        job._link.close()
-        job._link.send(kind, **fields)
+    session = jobs.current()
+    channel = session.process.channel if session is not None else None
+    if channel is not None:
+        channel.close()
+        channel.send(kind, **fields)
     elif "STRETTO_LINK" in os.environ:
         with socket.socket(fileno=os.dup(int(os.environ["STRETTO_LINK"]))) as link:
             link.sendall(json.dumps({"kind": kind, **fields}).encode() + b"\n")

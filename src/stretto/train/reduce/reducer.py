@@ -228,6 +228,49 @@ class Reducer:
         used = {place for place in range(len(self.gradients.parameters)) if bits >> place & 1}
         self.gradients.finish(used, self.program)
 
+    # ---- what did not happen
+
+    def undo(self, headers: list[Header]) -> None:
+        """The pass was taken apart wrongly: it is repeated with what all members have learnt from it."""
+        assert self.gradients is not None and self.buffers is not None
+        self.restore_buffers()
+        self.gradients.undo()
+        for header in headers:
+            self.buffers.moving |= set(header.moving)
+        if any(header.again and not header.moving for header in headers):
+            self.gradients.twice = True
+            self.gradients.eager = False
+
+    def undo_gradients(self) -> None:
+        """Gives parameters the gradients that they had before the pass."""
+        if self.gradients is not None:
+            self.gradients.undo()
+
+    def restore_buffers(self) -> None:
+        """Gives buffers the values that they had before the pass."""
+        if self.buffers is not None:
+            self.buffers.restore()
+
+    def abandon(self) -> bool:
+        """Ends the pass on this worker alone. Returns whether some of its gradient was on its way to the others."""
+        assert self.gradients is not None
+        launched = bool(self.gradients.launched)
+        self.gradients.close()
+        self.restore_buffers()
+        return launched
+
+    # ---- slices
+
+    def enter_buffers(self) -> None:
+        """A slice begins whose results are not exchanged: buffers get their values from before the pass."""
+        if self.buffers is not None:
+            self.buffers.enter()
+
+    def leave_loop(self) -> None:
+        """The script has left the loop over its slices early."""
+        if self.gradients is not None:
+            self.gradients.inside = False
+
     def enter(self, move: SumOp, *, weight: float | None, last: bool, part: tuple[int, int] = (0, 1)) -> None:
         """A slice starts, or one of its parts: `part` is its place and how many there are."""
         if part[0] == 0 and self.buffers is not None:
