@@ -33,9 +33,10 @@ class JobStateAttributes:
     Newcomers and resumed workers get them with the rest of the shared state; `job.digest()` includes them.
     """
 
-    def __init__(self, check: Callable[[str, Any], None]) -> None:
-        """`check` refuses a value that cannot be shared, when it is set: later the line would not be known."""
-        object.__setattr__(self, "_values", {})
+    def __init__(self, values: dict[str, Any], check: Callable[[str, Any], None]) -> None:
+        """`values` are kept by whoever shares them. `check` refuses a value that cannot be shared, when it is set: later the line
+        would not be known."""
+        object.__setattr__(self, "_values", values)
         object.__setattr__(self, "_check", check)
 
     def __getattr__(self, name: str) -> Any:

@@ -22,7 +22,8 @@ class SharedObjects:
 
     def __init__(self) -> None:
         self.objects: dict[str, Any] = {}
-        self.state = JobStateAttributes(self._check_value)
+        self._state_values: dict[str, Any] = {}
+        self.state = JobStateAttributes(self._state_values, self._check_value)
 
     def add(self, objects: dict[str, Any]) -> None:
         for name, one in objects.items():
@@ -68,7 +69,7 @@ class SharedObjects:
     @property
     def states(self) -> dict[str, Any]:
         """Everything that is shared, by name."""
-        values = PlainState(self.state._values)
+        values = PlainState(self._state_values)
         return {**self.objects, STATE: values} if values.values or STATE in self.objects else self.objects
 
     @property
@@ -138,7 +139,7 @@ class SharedObjects:
         own = {t.data_ptr() for t in self.tensors() if t.numel()}
         self._regroup(whole["place"].get("groups") or {}, whole["objects"])
         for name, held in whole["objects"].items():
-            target = PlainState(self.state._values) if name == STATE else self.objects.get(name)
+            target = PlainState(self._state_values) if name == STATE else self.objects.get(name)
             if target is None:
                 raise ScriptError(f"the job shares {name!r}, this worker does not: all workers must run the same script")
             filled = isinstance(target, torch.nn.Module) and all(
@@ -147,7 +148,7 @@ class SharedObjects:
             if not filled:
                 load(target, held)
         if STATE not in whole["objects"]:
-            self.state._values.clear()
+            self._state_values.clear()
         return whole["place"]
 
     def _regroup(self, groups: dict[str, list[list[int]]], states: dict[str, Any]) -> None:
