@@ -25,7 +25,6 @@ LIBRARIES = {
     "train/reduce/gradients.py": {"_version"},
     "train/reduce/process_group.py": {"_Options", "_devices", "_threads", "_timeout"},
     "train/script_checks/variables.py": {"_buffers", "_getframe", "_non_persistent_buffers_set"},
-    "train/sharing/metric_states.py": {"_computed", "_defaults", "_forward_cache", "_reductions", "_update_count"},
     "train/sharing/optimizer_hooks.py": {"_version"},
     "train/sharing/torchmetrics_state.py": {
         "_compute_groups_create_state_ref",
@@ -35,6 +34,7 @@ LIBRARIES = {
         "_forward_cache",
         "_groups",
         "_groups_checked",
+        "_reductions",
         "_to_sync",
         "_update_count",
     },

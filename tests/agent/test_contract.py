@@ -15,7 +15,7 @@ from stretto.agent.records.run_folder import RunFolder
 from stretto.agent.workers.fingerprints import differences, remedy, told
 from stretto.core.audit import audit
 from stretto.core.journal import LoaderLine, Orders
-from stretto.train.data.dataset_identity import identity
+from stretto.train.data.dataset_checks import identity
 
 Launch = Callable[..., Launched]
 SEEDED = script(epochs=8, pause_s=0.02).replace("seed=3", "seed=1000 + int(WORKER[1:]) if WORKER != 'alone' else 0")

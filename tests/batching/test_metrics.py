@@ -12,7 +12,7 @@ from stretto.batching.batch_policies import Adaptive, Fixed, PerWorker, Policy
 from stretto.batching.goodput import BatchRange, GoodputModel
 from stretto.batching.throughput import ThroughputModel
 from stretto.core.errors import ScriptError
-from stretto.train.metrics import left_of, range_of, reported
+from stretto.train.reporting import left_of, range_of, reported
 
 
 def step(*, tail: str, epoch: int = 0, first: int = 0, count: int = 48, batch: int = 48, size: int = 100) -> Any:

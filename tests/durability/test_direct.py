@@ -14,7 +14,7 @@ import pytest
 from saving import alone, arguments, wish
 
 from stretto.train.checkpoint.catalog import choose, entries, verify
-from stretto.train.checkpoint.local_storage import BLOCK, DIRECT_BYTES, LocalStorage, LocalStream
+from stretto.train.checkpoint.storage import BLOCK, DIRECT_BYTES, LocalStorage, LocalStream
 
 WIDE = {"width": 1300, "slices": 1}
 """A model of that width has a state of 20 MB: more than DIRECT_BYTES."""

@@ -10,7 +10,7 @@ import pytest
 
 from stretto.batching.batch_policies import Adaptive, PerWorker
 from stretto.core.errors import ScriptError
-from stretto.train.data.env_overrides import asked_batch, asked_slices
+from stretto.train.data.loader_arguments import asked_batch, asked_slices
 
 SCRIPT = """
 import sys, torch, stretto

@@ -14,10 +14,9 @@ import torch
 from torch.utils.data import Dataset
 
 from stretto.core.errors import ScriptError
-from stretto.train.data.determinism_check import prints
 from stretto.train.data.loader_arguments import Prefetch
 from stretto.train.data.prefetch import Prefetcher
-from stretto.train.data.sample_reader import SliceRequest, Source
+from stretto.train.data.sample_reader import SliceRequest, Source, prints
 
 FIRST = SliceRequest(0, 0, 0, 0, 4)
 

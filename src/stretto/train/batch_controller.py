@@ -22,7 +22,7 @@ from stretto.batching.noise_scale import NoiseScale, Sampling
 from stretto.batching.recorded_batches import Replay
 from stretto.batching.step_timing import RunConfig, StepTiming
 from stretto.core.errors import ScriptError
-from stretto.train.metrics import left_of
+from stretto.train.reporting import left_of
 
 if TYPE_CHECKING:
     from stretto.train.data.loader import Loader

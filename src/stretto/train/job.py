@@ -11,11 +11,11 @@ from stretto.batching.lr_rules import LrRule
 from stretto.core.errors import ScriptError
 from stretto.train.data.loader import Loader
 from stretto.train.data.loader_arguments import arguments, prefetch, refuse_words
-from stretto.train.metrics import reported
-from stretto.train.reduce.logged_metrics import Row
+from stretto.train.reduce.sums import Row
+from stretto.train.reporting import reported
 from stretto.train.rng import seed_all
 from stretto.train.session import TrainingSession
-from stretto.train.sharing.plain_state import JobStateAttributes
+from stretto.train.sharing.shared_objects import JobStateAttributes
 
 EPOCH = 1 << 41
 """Keeps the random numbers of the code at the beginning of an epoch apart from those of steps."""

@@ -18,16 +18,14 @@ from stretto.train.consistency import Consistency, PreambleCheck
 from stretto.train.data.loader import Loader
 from stretto.train.data.loader_arguments import Arguments
 from stretto.train.entry.agent_channel import AgentChannel, NullHeartbeat
-from stretto.train.entry.contract import contract, sha
+from stretto.train.entry.contract import code_terms, contract, sha
 from stretto.train.entry.fingerprint import TorchSettings, fingerprint, tell
 from stretto.train.membership import Membership
-from stretto.train.metrics import MetricsReporter
 from stretto.train.oom_retry import OomCarryover
 from stretto.train.position import LoaderPosition, Position
 from stretto.train.reduce.reduced_parameters import ReducedParameters
 from stretto.train.reduce.reducer import Reducer
-from stretto.train.reporting import AgentReporter
-from stretto.train.script_checks.code_hashes import code_terms
+from stretto.train.reporting import AgentReporter, MetricsReporter
 from stretto.train.script_checks.hidden_state import HiddenState
 from stretto.train.script_checks.variables import suspects
 from stretto.train.sharing.optimizer_hooks import OptimizerHooks, check_shared

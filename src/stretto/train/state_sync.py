@@ -21,13 +21,12 @@ from stretto.train.reduce.preamble import first_difference
 from stretto.train.reduce.process_group import ProcessGroup
 from stretto.train.reduce.reduced_parameters import ReducedParameters
 from stretto.train.reduce.reducer import Reducer
-from stretto.train.script_checks.next_calls import counted_draws
-from stretto.train.script_checks.variables import difference, unregistered, variables
+from stretto.train.script_checks.variables import counted_draws, difference, unregistered, variables
 from stretto.train.sharing import transfer
 from stretto.train.sharing.optimizer_hooks import OptimizerHooks
 from stretto.train.sharing.preallocate import StateAnnouncement
 from stretto.train.sharing.shared_objects import SharedObjects
-from stretto.train.sharing.transfer_topology import TransferTopology
+from stretto.train.sharing.transfer import TransferTopology
 
 if TYPE_CHECKING:
     from stretto.train.data.loader import Loader

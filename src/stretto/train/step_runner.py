@@ -23,14 +23,13 @@ from stretto.train.entry.agent_channel import NullHeartbeat
 from stretto.train.entry.failpoints import failpoint
 from stretto.train.entry.fingerprint import TorchSettings
 from stretto.train.membership import Left, Membership
-from stretto.train.metrics import MetricsReporter
 from stretto.train.position import Position
 from stretto.train.reduce.accumulation import SumOp
-from stretto.train.reduce.logged_metrics import Row, average
 from stretto.train.reduce.preamble import BARRIER, EVALUATION, TRAINING, Place
 from stretto.train.reduce.reduced_parameters import ReducedParameters
 from stretto.train.reduce.reducer import Header, Reducer
-from stretto.train.reporting import AgentReporter
+from stretto.train.reduce.sums import Row, average
+from stretto.train.reporting import AgentReporter, MetricsReporter
 from stretto.train.rng import seed_all
 from stretto.train.script_checks.hidden_state import HiddenState
 from stretto.train.script_checks.variables import script_frames

@@ -15,7 +15,7 @@ import torch
 from stretto.core.errors import Refused, ScriptError
 from stretto.core.manifest import Identity, Manifest, Shard, compare
 from stretto.train.checkpoint.catalog import choose, previous
-from stretto.train.checkpoint.shard_layout import header
+from stretto.train.checkpoint.snapshot import header
 from stretto.train.checkpoint.storage import CheckpointStorage, open_vault
 from stretto.train.sharing.shared_objects import SharedObjects
 from stretto.train.sharing.state_codec import as_bytes, empty

@@ -7,11 +7,17 @@ that is a rename after fsync of the file and of its folder; elsewhere it is one 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from stretto.train.checkpoint.local_storage import LocalStorage
-from stretto.train.checkpoint.remote_storage import RemoteStorage
+from stretto.core.errors import UsageError
+from stretto.train.entry.failpoints import failpoint
 
 
 class Stream(Protocol):
@@ -45,3 +51,257 @@ def open_vault(url: str) -> CheckpointStorage:
     if "://" not in url:
         return LocalStorage(Path(url).absolute())
     return RemoteStorage(url)
+
+
+DIRECT_BYTES = 16 << 20
+"""Smaller files go through the page cache: it costs next to nothing, and a resume on the same machine finds them in memory."""
+BLOCK = 4096
+"""Direct writes begin and end at multiples of it, in the file and in memory; no disk in use wants more."""
+O_DIRECT: int = getattr(os, "O_DIRECT", 0)
+"""Nothing where the system does not know it."""
+
+
+class LocalStorage:
+    """A folder of this machine, or of a file system that it has mounted."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def where(self, folder: str = "", name: str = "") -> str:
+        return str(self.root / folder / name) if name else str(self.root / folder)
+
+    def folders(self) -> list[str]:
+        if not self.root.is_dir():
+            return []
+        return sorted(entry.name for entry in os.scandir(self.root) if entry.is_dir())
+
+    def files(self, folder: str) -> dict[str, int]:
+        try:
+            return {entry.name: entry.stat().st_size for entry in os.scandir(self.root / folder) if entry.is_file()}
+        except FileNotFoundError:
+            return {}
+
+    def make(self, folder: str) -> None:
+        (self.root / folder).mkdir(parents=True, exist_ok=True)
+
+    def stream(self, folder: str, name: str, *, size: int) -> LocalStream:
+        return LocalStream(self.root / folder / name, direct=size >= DIRECT_BYTES)
+
+    def put(self, folder: str, name: str, data: bytes, *, durable: bool = False) -> None:
+        """A durable file is on the disk when this returns, and so is everything that was closed in its folder before."""
+        path = self.root / folder / name
+        temporary = path.with_name(f".{name}.{uuid.uuid4().hex[:8]}")
+        try:
+            _write(temporary, data, durable=durable)
+            if durable:
+                _sync(path.parent)
+                _sync(self.root)
+            failpoint(f"rename-{name}")
+            os.rename(temporary, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+        if durable:
+            _sync(path.parent)
+
+    def create(self, folder: str, name: str, data: bytes) -> bool:
+        """False if there is such a file already."""
+        path = self.root / folder / name
+        temporary = path.with_name(f".{name}.{uuid.uuid4().hex[:8]}")
+        try:
+            _write(temporary, data, durable=False)
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+        return True
+
+    def read(self, folder: str, name: str) -> bytes:
+        return (self.root / folder / name).read_bytes()
+
+    @contextlib.contextmanager
+    def open(self, folder: str, name: str) -> Iterator[Any]:
+        with open(self.root / folder / name, "rb", buffering=0) as file:
+            yield file
+
+    def remove(self, folder: str, name: str) -> None:
+        (self.root / folder / name).unlink(missing_ok=True)
+
+    def remove_folder(self, folder: str) -> None:
+        shutil.rmtree(self.root / folder, ignore_errors=True)
+
+
+class LocalStream:
+    """`write` wants memory that begins at a page; all but the last piece are whole blocks."""
+
+    def __init__(self, path: Path, *, direct: bool) -> None:
+        self._path = path
+        self._fd = _open(path, direct=direct)
+
+    @property
+    def direct(self) -> bool:
+        """Whether what is written next goes past the page cache."""
+        return bool(fcntl.fcntl(self._fd, fcntl.F_GETFL) & O_DIRECT)
+
+    def write(self, data: memoryview) -> None:
+        while data:
+            data = data[self._write(data) :]
+
+    def _write(self, data: memoryview) -> int:
+        """As much as goes at once. The odd end of a file goes through the cache, and so does all that a file system wants there."""
+        if self.direct:
+            whole = len(data) - len(data) % BLOCK
+            if whole:
+                try:
+                    return os.write(self._fd, data[:whole])
+                except OSError as error:
+                    if error.errno != errno.EINVAL:
+                        raise
+            fcntl.fcntl(self._fd, fcntl.F_SETFL, fcntl.fcntl(self._fd, fcntl.F_GETFL) & ~O_DIRECT)
+        return os.write(self._fd, data)
+
+    def close(self) -> None:
+        os.fsync(self._fd)
+        os.close(self._fd)
+
+    def abandon(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self._fd)
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
+
+def _open(path: Path, *, direct: bool) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    if direct:
+        with contextlib.suppress(OSError):  # file systems without direct writes; other errors come again
+            return os.open(path, flags | O_DIRECT, 0o644)
+    return os.open(path, flags, 0o644)
+
+
+def _write(path: Path, data: bytes, *, durable: bool) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """A name is durable once its folder is."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class RemoteStorage:
+    """Any fsspec file system. Its errors are told as OSError, whatever the library behind it raises."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            import fsspec
+
+            self._fs, self._root = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError, OSError) as error:
+            raise UsageError(
+                f"--checkpoint {url} cannot be used: {error}: name a folder, or a URL that fsspec knows and whose "
+                "package is installed (s3:// needs s3fs, gs:// needs gcsfs)"
+            ) from error
+        self._url = url.rstrip("/")
+
+    def where(self, folder: str = "", name: str = "") -> str:
+        return "/".join(part for part in (self._url, folder, name) if part)
+
+    def _path(self, folder: str = "", name: str = "") -> str:
+        return "/".join(part for part in (self._root.rstrip("/"), folder, name) if part)
+
+    def _list(self, path: str) -> list[dict[str, Any]]:
+        with self._told(path):
+            self._fs.invalidate_cache(path)
+            try:
+                return self._fs.ls(path, detail=True)
+            except FileNotFoundError:
+                return []
+
+    @contextlib.contextmanager
+    def _told(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            raise
+        except Exception as error:
+            raise OSError(5, f"{type(error).__name__}: {error}", path) from error
+
+    def folders(self) -> list[str]:
+        return sorted(one["name"].rstrip("/").rsplit("/", 1)[-1] for one in self._list(self._path()) if one["type"] == "directory")
+
+    def files(self, folder: str) -> dict[str, int]:
+        listed = self._list(self._path(folder))
+        return {one["name"].rsplit("/", 1)[-1]: int(one["size"]) for one in listed if one["type"] == "file"}
+
+    def make(self, folder: str) -> None:
+        with self._told(self._path(folder)):
+            self._fs.makedirs(self._path(folder), exist_ok=True)
+
+    def stream(self, folder: str, name: str, *, size: int) -> RemoteStream:
+        path = self._path(folder, name)
+        with self._told(path):
+            return RemoteStream(self, self._fs, path)
+
+    def put(self, folder: str, name: str, data: bytes, *, durable: bool = False) -> None:
+        path = self._path(folder, name)
+        with self._told(path):
+            self._fs.pipe_file(path, data)
+
+    def create(self, folder: str, name: str, data: bytes) -> bool:
+        """Not atomic where the store has no such thing: two runs that begin in the same moment may both believe to be first."""
+        path = self._path(folder, name)
+        with self._told(path):
+            if self._fs.exists(path):
+                return False
+            self._fs.pipe_file(path, data)
+            return True
+
+    def read(self, folder: str, name: str) -> bytes:
+        with self._told(self._path(folder, name)):
+            return self._fs.cat_file(self._path(folder, name))
+
+    @contextlib.contextmanager
+    def open(self, folder: str, name: str) -> Iterator[Any]:
+        with self._told(self._path(folder, name)), self._fs.open(self._path(folder, name), "rb") as file:
+            yield file
+
+    def remove(self, folder: str, name: str) -> None:
+        with self._told(self._path(folder, name)), contextlib.suppress(FileNotFoundError):
+            self._fs.rm_file(self._path(folder, name))
+
+    def remove_folder(self, folder: str) -> None:
+        with self._told(self._path(folder)), contextlib.suppress(FileNotFoundError):
+            self._fs.rm(self._path(folder), recursive=True)
+
+
+class RemoteStream:
+    def __init__(self, vault: RemoteStorage, fs: Any, path: str) -> None:
+        self._vault = vault
+        self._fs = fs
+        self._path = path
+        self._file = fs.open(path, "wb", block_size=16 << 20)
+
+    def write(self, data: memoryview) -> None:
+        with self._vault._told(self._path):
+            self._file.write(bytes(data))
+
+    def close(self) -> None:
+        with self._vault._told(self._path):
+            self._file.close()
+
+    def abandon(self) -> None:
+        with contextlib.suppress(Exception):
+            self._file.discard() if hasattr(self._file, "discard") else self._file.close()
+        with contextlib.suppress(Exception):
+            self._fs.rm_file(self._path)

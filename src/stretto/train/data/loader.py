@@ -17,8 +17,7 @@ from stretto.train.data.sample_reader import SliceRequest, Source, cut
 from stretto.train.data.step import Step
 from stretto.train.data.sweeps import Sweeps
 from stretto.train.position import LoaderPosition
-from stretto.train.reduce.logged_metrics import Row
-from stretto.train.reduce.sums import Partial, add, joined, small
+from stretto.train.reduce.sums import Partial, Row, add, joined, small
 from stretto.train.rng import seed_all
 from stretto.train.sharing.torchmetrics_state import TorchMetrics, computed
 

@@ -11,8 +11,7 @@ from stretto.core.errors import ScriptError
 from stretto.core.sample_order import order_id
 from stretto.core.slices import Span
 from stretto.train.data.sample_reader import cut
-from stretto.train.reduce.logged_metrics import Row, number
-from stretto.train.reduce.sums import GATHER, SUM, SliceSums, joined, total
+from stretto.train.reduce.sums import GATHER, SUM, Row, SliceSums, joined, number, total
 from stretto.train.sharing.torchmetrics_state import TorchMetrics
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from stretto.core.errors import ScriptError
-from stretto.train.script_checks import class_attributes, loop_inputs, source_analysis
+from stretto.train.script_checks import class_attributes, dataflow, source_analysis
 from stretto.train.script_checks.object_hashes import describe, drawn, is_array, is_generator, storages
 from stretto.train.script_checks.variables import is_own, script_frames
 
@@ -80,7 +80,7 @@ class HiddenState:
         shared = {f"{name}.{path}": parameter for name, module in modules.items() for path, parameter in module.named_parameters()}
         memory = storages(tensor for module in modules.values() for tensor in (*module.parameters(), *module.buffers()))
         values = {**frame.f_globals, **frame.f_locals}
-        own = {name: values[name] for name in loop_inputs.taken(frame.f_code.co_filename, frame.f_lineno) if name in values}
+        own = {name: values[name] for name in dataflow.taken(frame.f_code.co_filename, frame.f_lineno) if name in values}
         return shared | {
             name: one
             for name, one in own.items()
@@ -115,7 +115,7 @@ class HiddenState:
 def _counts(frame: FrameType) -> Iterator[tuple[str, tuple[Any, str, Any]]]:
     """Numbers that objects of the script's own classes count on and compute with, where the slices use these objects."""
     values = {**frame.f_globals, **frame.f_locals}
-    for name in loop_inputs.taken(frame.f_code.co_filename, frame.f_lineno):
+    for name in dataflow.taken(frame.f_code.co_filename, frame.f_lineno):
         held = values.get(name)
         parts = held.named_modules() if isinstance(held, torch.nn.Module) else [("", held)]
         for path, one in parts:

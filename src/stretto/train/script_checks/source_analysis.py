@@ -10,8 +10,7 @@ import ast
 import functools
 from collections.abc import Iterable, Iterator
 
-from stretto.train.script_checks.dataflow import STEERING, called_name, carried, dotted, names, parse, shown_in, stored
-from stretto.train.script_checks.loop_inputs import trains_with
+from stretto.train.script_checks.dataflow import STEERING, called_name, carried, dotted, names, parse, shown_in, stored, trains_with
 
 
 def carried_at(path: str, line: int) -> list[str]:

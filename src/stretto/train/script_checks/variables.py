@@ -6,6 +6,8 @@ place is refused by name, before its first step.
 
 from __future__ import annotations
 
+import ast
+import functools
 import os
 import site
 import sys
@@ -19,8 +21,9 @@ from typing import Any
 import torch
 
 from stretto.train.data.dataset_changes import Changes, plain_attributes, within
-from stretto.train.script_checks import class_attributes, loop_inputs, source_analysis
+from stretto.train.script_checks import class_attributes, dataflow, source_analysis
 from stretto.train.script_checks.object_hashes import GENERATOR, MODULE, describe, is_array, is_generator, storages
+from stretto.train.script_checks.source_analysis import parse
 
 _PLAIN = (bool, int, float, str, type(None))
 LIBRARIES = tuple(
@@ -72,7 +75,7 @@ def variables(shared: Mapping[str, Any], datasets: Iterable[Changes], *, arrivin
             held = _look_up(values, name)
             if id(held) not in known:
                 found.setdefault(name, _compared(held, memory))
-        for name in loop_inputs.taken(path, frame.f_lineno):
+        for name in dataflow.taken(path, frame.f_lineno):
             held, owner = _look_up(values, name), values.get(name.partition(".")[0])
             own = type(owner).__module__.startswith("stretto.") or {id(held), id(owner)} & known
             if not own and _decides(held, carried=name in source_analysis.carried_names(path)):
@@ -223,3 +226,41 @@ def is_own(value: Any) -> bool:
         return False
     path = getattr(sys.modules.get(type(value).__module__), "__file__", None) or ""
     return not os.path.abspath(path).startswith(LIBRARIES)
+
+
+def counted_draws(*, step: int) -> str:
+    """What is wrong where `for i in range(n)` draws steps by `next`: it counts the steps of this process."""
+    for frame in script_frames():
+        found = counted_draw(frame.f_code.co_filename, frame.f_lineno)
+        if found is not None and step:
+            name, line = found
+            return (
+                f"`{name}` of range ({os.path.basename(frame.f_code.co_filename)}:{line}) begins at 0 here, the job is at step "
+                f"{step}: it counts the steps that this process draws with next(…). Count those of the job instead: "
+                f"`while job.step < n:`"
+            )
+    return ""
+
+
+@functools.lru_cache(maxsize=64)
+def counted_draw(path: str, line: int) -> tuple[str, int] | None:
+    """The counter of `for i in range(n)`, with its line, around a `next(…)` at this line."""
+
+    def within(node: ast.AST) -> bool:
+        return isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno)
+
+    nodes = [node for node in ast.walk(parse(path)) if within(node)]  # the outer ones first
+    drawn = any(
+        isinstance(one, ast.Call) and _name(one.func) == "next" and one.lineno <= line <= (one.end_lineno or line)
+        for node in nodes
+        for one in ast.walk(node)
+    )
+    loops = [node for node in nodes if isinstance(node, ast.For | ast.While)]
+    inner = loops[-1] if drawn and loops else None
+    if isinstance(inner, ast.For) and isinstance(inner.iter, ast.Call) and _name(inner.iter.func) == "range":
+        return _name(inner.target) or "i", inner.lineno
+    return None
+
+
+def _name(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else ""

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from stretto.core.errors import ScriptError
-from stretto.train.sharing.plain_state import PlainState
+from stretto.train.sharing.shared_objects import PlainState
 from stretto.train.sharing.torchmetrics_state import TorchMetrics
 
 if TYPE_CHECKING:

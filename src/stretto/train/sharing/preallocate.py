@@ -18,7 +18,7 @@ from stretto.train.reduce.reducer import Reducer
 from stretto.train.sharing import transfer
 from stretto.train.sharing.shared_objects import SharedObjects
 from stretto.train.sharing.state_codec import empty, spec
-from stretto.train.sharing.transfer_topology import TransferTopology
+from stretto.train.sharing.transfer import TransferTopology
 
 LARGE_BYTES = 1 << 18
 """Smaller tensors are made when they come."""
