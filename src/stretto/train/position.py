@@ -72,10 +72,6 @@ class Position:
         """The script gets this training step."""
         self.open = self.training = step
 
-    def end_pass(self, step: Step) -> None:
-        """All workers have finished a pass over the step."""
-        step.passes += 1
-
     def commit(self, step: Step) -> None:
         """A training step is finished on all workers."""
         self.step += 1

@@ -32,6 +32,7 @@ from stretto.train.sharing.optimizer_hooks import OptimizerHooks, check_shared
 from stretto.train.sharing.preallocate import StateAnnouncement
 from stretto.train.sharing.shared_objects import SharedObjects
 from stretto.train.sharing.torchmetrics_state import TorchMetrics
+from stretto.train.slice_loop import SliceLoop
 from stretto.train.state_sync import StateSync
 from stretto.train.step_runner import StepRunner
 
@@ -201,7 +202,14 @@ class TrainingSession:
             preambles=PreambleCheck(consistency, membership=membership, position=position, state_sync=state_sync),
             state_sync=state_sync,
             batches=self.batches,
-            hidden=HiddenState(lambda: dict(shared.modules)),
+            slice_loop=SliceLoop(
+                seed=self.seed,
+                reducer=reducer,
+                batches=self.batches,
+                membership=membership,
+                heartbeat=self.process.heartbeat,
+                hidden=HiddenState(lambda: dict(shared.modules)),
+            ),
             reporter=self.reporter,
             metrics=MetricsReporter(self.reporter, membership=membership, position=position, batches=self.batches),
             saver=self._open_checkpoints(state_sync),

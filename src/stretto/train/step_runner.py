@@ -17,24 +17,22 @@ from stretto.core.slices import Span
 from stretto.train.batch_controller import BatchController
 from stretto.train.checkpoint.saver import Saver
 from stretto.train.consistency import PreambleCheck
-from stretto.train.data.sample_reader import cut
 from stretto.train.data.step import Step
 from stretto.train.entry.agent_channel import NullHeartbeat
 from stretto.train.entry.failpoints import failpoint
 from stretto.train.entry.fingerprint import TorchSettings
 from stretto.train.membership import Left, Membership
 from stretto.train.position import Position
-from stretto.train.reduce.accumulation import SumOp
 from stretto.train.reduce.preamble import BARRIER, EVALUATION, TRAINING, Place
 from stretto.train.reduce.reduced_parameters import ReducedParameters
 from stretto.train.reduce.reducer import Header, Reducer
 from stretto.train.reduce.sums import Row, average
 from stretto.train.reporting import AgentReporter, MetricsReporter
 from stretto.train.rng import seed_all
-from stretto.train.script_checks.hidden_state import HiddenState
 from stretto.train.script_checks.variables import script_frames
 from stretto.train.sharing.optimizer_hooks import OptimizerHooks
 from stretto.train.sharing.shared_objects import SharedObjects
+from stretto.train.slice_loop import SliceLoop, equal_units, moment
 from stretto.train.state_sync import StateSync
 
 if TYPE_CHECKING:
@@ -42,8 +40,6 @@ if TYPE_CHECKING:
 
 OUTSIDE = 1 << 20
 """Stands for the slice in the random numbers of the code after a step's slices."""
-EVALUATIONS = 1 << 40
-"""Keeps the random numbers of evaluations apart from those of training."""
 LAST_SAVES = 3
 """How often the checkpoint before an orderly end is tried when workers die during it."""
 
@@ -70,7 +66,7 @@ class StepRunner:
     preambles: PreambleCheck
     state_sync: StateSync
     batches: BatchController
-    hidden: HiddenState
+    slice_loop: SliceLoop
     reporter: AgentReporter
     metrics: MetricsReporter
     saver: Saver | None
@@ -147,15 +143,17 @@ class StepRunner:
 
     def run(self, step: Step) -> Iterator[Any]:
         """This worker's slices of a step, again from the first whenever the roster breaks, until the pass has happened."""
-        return self._rerun_evaluation(step) if self.catching_up else self._run(step)
+        if not self.catching_up:
+            return self._run(step)
+        self.position.open = step
+        return self.slice_loop.rerun_evaluation(step)
 
     def _run(self, step: Step) -> Iterator[Any]:
         self.position.open = step
-        sizes = _sizes(step)
         while True:
             try:
-                self._begin_pass(step, sizes)
-                yield from self._compute_slices(step, sizes)
+                self._begin_pass(step)
+                yield from self.slice_loop.compute(step)
                 header = self._header(step)
                 headers = self.reducer.reduce(header)
                 if self._same_cut(step, headers):
@@ -166,7 +164,7 @@ class StepRunner:
                 self.recover()
                 step.loader.repeat()
         self.heartbeat.activity(Activity.STEPPING)
-        seed_all(self.seed, _moment(step), step.passes, OUTSIDE)
+        seed_all(self.seed, moment(step), step.passes, OUTSIDE)
 
     def _commit(self, step: Step) -> None:
         """The script is done with a training step: its optimizer has run."""
@@ -295,7 +293,7 @@ class StepRunner:
             self.membership.failed()
         return broken
 
-    def _begin_pass(self, step: Step, sizes: list[int]) -> None:
+    def _begin_pass(self, step: Step) -> None:
         loader, train = step.loader, step.loader.train
         self.membership.check()
         self.heartbeat.enter_pass(train=train, loader=loader.number, step=step.index, pass_=step.passes)
@@ -304,54 +302,13 @@ class StepRunner:
             self.parameters.begin_pass(first=not step.passes)
             self.state_sync.begin_pass()
             self.hooks.begin_pass()
-        mean = 1 / self.slices if _equal_units(step, sizes) else 1 / step.count
+        mean = 1 / self.slices if equal_units(step) else 1 / step.count
         meet = self.preambles.meeting(_place(step), order=step.order, changes=loader.changes.begin())
         self.reducer.begin(scale=1.0 if loader.reduction == "sum" else mean, mean=mean, train=train, meet=meet)
         if train:
             self.batches.begin(step)
         self._running = True
         step.begin_pass()
-
-    def _compute_slices(self, step: Step, sizes: list[int]) -> Iterator[Any]:
-        """Gives the script each of this worker's slices, in parts where a whole one does not fit into memory."""
-        equal = _equal_units(step, sizes)
-        moves = self.reducer.program.moves
-        for place, move in enumerate(moves):
-            last, size = place == len(moves) - 1, sizes[move.slice]
-            if not size:
-                self.reducer.skip(move, last=last)
-                continue
-            seed_all(self.seed, _moment(step), step.passes, move.slice)
-            parts = min(step.parts, size)
-            for part in range(parts):
-                yield from self._compute_part(step, move, size=size, part=part, parts=parts, equal=equal, last=last)
-
-    def _compute_part(self, step: Step, move: SumOp, *, size: int, part: int, parts: int, equal: bool, last: bool) -> Iterator[Any]:
-        train = step.loader.train
-        low, high = cut(0, size, parts, part)
-        data = step.loader.fetch(step, move.slice, part)
-        share = None if equal or step.loader.reduction == "sum" else float(high - low)
-        self.reducer.enter(move, weight=share, last=last, part=(part, parts))
-        if train:
-            self.batches.enter(move.slice * step.parts + part)
-        if part == 0:
-            seed_all(self.seed, _moment(step), step.passes, move.slice)
-        self.heartbeat.enter_slice(step.index, step.passes, move.slice)
-        step.enter_slice(move.slice * step.parts + part)
-        self.hidden.enter(train=train)
-        began = time.monotonic()
-        try:
-            yield data
-        except GeneratorExit:  # `break`: what follows is outside the loop, and the next boundary says that it was left
-            self.reducer.leave_loop()
-            raise
-        finally:
-            step.leave_slice()
-        self.heartbeat.leave_slice(Activity.EXCHANGE if last and part == parts - 1 else Activity.OUTSIDE)
-        self.reducer.leave(move, weight=None if equal else float(size), part=(part, parts))
-        if train:
-            self.batches.computed(time.monotonic() - began, slices=1 / parts)
-        self.membership.check()
 
     def _header(self, step: Step) -> Header:
         """What this worker tells the others in the exchange."""
@@ -369,7 +326,7 @@ class StepRunner:
         if train and self.saver is not None:
             header.note = {**header.note, **self.saver.note()}
         header.parts, header.blob = step.parts, step.pack()
-        self.hidden.leave(train=train)
+        self.slice_loop.end_pass(train=train)
         step.loader.changes.end()
         if train:
             self.batches.fill(header)
@@ -394,7 +351,7 @@ class StepRunner:
             self.hooks.steps = {}
         self.stopping = self.stopping or any(other.stop for other in headers)
         self._compare_digests(headers)
-        self.position.end_pass(step)
+        step.passes += 1
         step.finish_pass([other.blob for other in headers])
         rows = {int(unit): row for other in headers for unit, row in other.rows.items()}
         step.metrics = {**average(rows, dict(enumerate(step.units())), self.slices * step.parts), **step.metrics}
@@ -425,29 +382,6 @@ class StepRunner:
                 f"the workers' states differ after step {step}: {digests}; something in the script depends on the worker"
             )
 
-    def _rerun_evaluation(self, step: Step) -> Iterator[Any]:
-        """This worker's slices of an evaluation that the others have done already, for the script's own variables only."""
-        self.position.open = step
-        self.reducer.begin(scale=1.0, mean=1.0, train=False)
-        step.begin_pass()
-        sizes = _sizes(step)
-        for move in self.reducer.program.moves:
-            if not sizes[move.slice]:
-                continue
-            data = step.loader.fetch(step, move.slice)
-            self.reducer.enter_buffers()
-            seed_all(self.seed, _moment(step), step.passes, move.slice)
-            step.enter_slice(move.slice)
-            try:
-                yield data
-            finally:
-                step.leave_slice()
-        self.reducer.restore_buffers()
-        step.finish_pass([step.pack()])
-        rows = {int(unit): row for unit, row in step.drain().items()}
-        self.position.end_pass(step)
-        step.metrics = {**average(rows, dict(enumerate(step.units())), self.slices), **step.metrics}
-
     def barrier(self) -> None:
         """An exchange without numbers: nobody goes on before all members are here."""
         if self.catching_up:
@@ -468,22 +402,6 @@ class StepRunner:
         self.heartbeat.activity(Activity.OUTSIDE)
 
 
-def _moment(step: Step) -> int:
-    """The step's number in the random numbers of its slices."""
-    return step.index if step.loader.train else EVALUATIONS + (step.loader.number << 32) + step.index
-
-
 def _place(step: Step) -> Place:
     kind = TRAINING if step.loader.train else EVALUATION
     return Place(kind, step.loader.number, step.epoch, step.index, step.passes, step.first, step.count)
-
-
-def _sizes(step: Step) -> list[int]:
-    """Samples of every slice."""
-    slices = step.loader.slices
-    return [high - low for low, high in (cut(step.first, step.count, slices, k) for k in range(slices))]
-
-
-def _equal_units(step: Step, sizes: list[int]) -> bool:
-    """Whether everything that is computed at a time has the same number of samples."""
-    return len(set(sizes)) == 1 and step.parts == 1
