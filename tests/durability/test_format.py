@@ -23,7 +23,8 @@ from stretto.core.manifest import FORMAT, Identity, Manifest, Shard, SharedEntry
 from stretto.train.checkpoint.catalog import entries, mark, tidy
 from stretto.train.checkpoint.export import export
 from stretto.train.checkpoint.reader import load
-from stretto.train.checkpoint.snapshot import Memory, deal, describe, width
+from stretto.train.checkpoint.shard_layout import deal, width
+from stretto.train.checkpoint.snapshot import Memory, describe
 from stretto.train.checkpoint.storage import LocalStorage
 from stretto.train.sharing.state_codec import flatten, unflatten
 

@@ -26,8 +26,8 @@ from torch.utils.data import (
 import stretto
 from stretto.core.errors import ScriptError
 from stretto.train.data.loader_arguments import KNOWN, fitting
-from stretto.train.entry.agent_channel import NullHeartbeat
 from stretto.train.job import Job
+from tests.train.lone_job import lone_job
 
 X = torch.arange(64.0).reshape(64, 1)
 DATA = TensorDataset(X)
@@ -36,7 +36,7 @@ DATA = TensorDataset(X)
 @pytest.fixture
 def job() -> Job:
     """A job under plain python, without being this process's one."""
-    return Job(seed=3, options={}, worker="alone", link=None, beat=NullHeartbeat())
+    return lone_job(seed=3)
 
 
 def refusal(job: Job, *args: Any, **kwargs: Any) -> str:

@@ -19,8 +19,8 @@ from stretto.train.data.loader import Loader
 from stretto.train.data.loader_arguments import Prefetch
 from stretto.train.data.prefetch import Prefetcher
 from stretto.train.data.sample_reader import SliceRequest, Source
-from stretto.train.entry.agent_channel import NullHeartbeat
 from stretto.train.job import Job
+from tests.train.lone_job import lone_job
 
 
 class Staged(Dataset):  # type: ignore[type-arg]
@@ -42,7 +42,7 @@ class Staged(Dataset):  # type: ignore[type-arg]
 
 @pytest.fixture
 def job() -> Iterator[Job]:
-    with Job(seed=3, options={}, worker="alone", link=None, beat=NullHeartbeat()) as job:
+    with lone_job(seed=3) as job:
         yield job
 
 

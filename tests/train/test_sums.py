@@ -234,10 +234,10 @@ for step in data:
         step.gather(labels=b)
 other = job.loader(TensorDataset(x[:43], y[:43]), batch_size=16, train=False)
 from stretto.train.reduce.sums import pack, unpack
-other.state = unpack(pack(data.state))
+other.restore(unpack(pack(data.to_dict())))
 assert other.metrics == {"accuracy": 0.5} and other.sums["n"] == 43
 assert torch.equal(other.sums["matrix"], data.sums["matrix"]) and torch.equal(other.gathered["labels"], y[:43])
-other.state = {"epoch": 3, "step": 0, "consumed": 0, "batch": 16}  # as version 0.1 wrote it
+other.restore({"epoch": 3, "step": 0, "consumed": 0, "batch": 16})  # as version 0.1 wrote it
 assert other.epoch == 3
 assert "metrics" not in data.position
 """

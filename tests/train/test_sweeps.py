@@ -13,8 +13,7 @@ from torch.utils.data import StackDataset, TensorDataset
 
 from stretto.core.errors import ScriptError
 from stretto.train.data.loader import Loader
-from stretto.train.entry.agent_channel import NullHeartbeat
-from stretto.train.job import Job
+from tests.train.lone_job import lone_job
 
 X = torch.arange(64.0).reshape(64, 1)
 
@@ -24,7 +23,7 @@ class Script:
 
     def __init__(self, **loader: Any) -> None:
         torch.manual_seed(1)
-        self.job = Job(seed=3, options={}, worker="alone", link=None, beat=NullHeartbeat())
+        self.job = lone_job(seed=3)
         self.model = torch.nn.Linear(1, 1)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4)
         self.job.share(model=self.model, optimizer=self.optimizer)

@@ -123,7 +123,7 @@ class BatchController:
 
     @property
     def active(self) -> bool:
-        return self.rule is not None or any(not isinstance(one, Fixed) for one in self._policies.values())
+        return self.rule is not None or any(not isinstance(policy, Fixed) for policy in self._policies.values())
 
     def start(self, reducer: Reducer, *, replay: str | None) -> None:
         """Everything is shared and no state has come yet. `replay` is a file in the run's folder with the batches to repeat."""
@@ -155,7 +155,7 @@ class BatchController:
         self.speed.join()
 
     def _check_without_optimizer(self) -> None:
-        adaptive = next((one for one in self._policies.values() if isinstance(one, Adaptive)), None)
+        adaptive = next((policy for policy in self._policies.values() if isinstance(policy, Adaptive)), None)
         if self.rule is None and adaptive is None:
             return
         asked = f"lr_rule={self.rule!r}" if self.rule is not None else f"batch_size={adaptive!r}"
@@ -327,15 +327,15 @@ class BatchController:
     def exchanged(self, step: Step, headers: list[Header]) -> None:
         """The pass has happened: its gradient is there. Before anything is clipped or stepped."""
         self._slice_s = {
-            name: one.spent[0] / one.spent[1]
-            for name, one in zip(self._membership.roster.workers, headers, strict=True)
-            if one.spent and one.spent[1]
+            name: header.spent[0] / header.spent[1]
+            for name, header in zip(self._membership.roster.workers, headers, strict=True)
+            if header.spent and header.spent[1]
         }
-        self._finite = all(one.finite for one in headers)
+        self._finite = all(header.finite for header in headers)
         self._whole = self._finite and (self._whole or step.passes == 0)
         if self._measured and self.meter is not None and self.noise is not None:
             mean = self.meter.norms.squared(scale=self._loss_scale()).tolist()
-            rows = {int(unit): row for one in headers for unit, row in one.norms.items()}
+            rows = {int(unit): row for header in headers for unit, row in header.norms.items()}
             sizes = step.units()
             units = sorted(rows)
             self.noise.observe([rows[unit] for unit in units], mean=mean, sizes=[sizes[unit] for unit in units], batch=step.count)
@@ -350,10 +350,10 @@ class BatchController:
 
     def _loss_scale(self) -> torch.Tensor | float:
         """The factor that a shared GradScaler has put on the loss; read on its device."""
-        for one in self._shared.objects.values():
-            if isinstance(one, torch.amp.GradScaler) and one.is_enabled():
-                held = one._scale
-                return 1.0 if held is None else held.double()
+        for shared_object in self._shared.objects.values():
+            if isinstance(shared_object, torch.amp.GradScaler) and shared_object.is_enabled():
+                scale = shared_object._scale
+                return 1.0 if scale is None else scale.double()
         return 1.0
 
     def committed(self, step: Step, *, step_s: float) -> dict[str, Any]:

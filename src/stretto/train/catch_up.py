@@ -82,10 +82,10 @@ class CatchUp:
         return True
 
 
-def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Bit for bit: NaN equals itself."""
-    return checksum(one) == checksum(other) and torch.equal(
-        one.nan_to_num() if one.is_floating_point() else one, other.nan_to_num() if other.is_floating_point() else other
+    return checksum(tensor) == checksum(other) and torch.equal(
+        tensor.nan_to_num() if tensor.is_floating_point() else tensor, other.nan_to_num() if other.is_floating_point() else other
     )
 
 

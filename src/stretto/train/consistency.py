@@ -57,8 +57,8 @@ class Consistency:
     def checks(self, *, part: int, order: str, changes: dict[str, str]) -> dict[str, str]:
         """One hash for each kind of thing. `part` is the part of the tensors' bytes whose turn it is."""
         self._changes = changes
-        found = {name: _hash(tell()) for name, tell in self._small().items()}
-        return {**found, SAMPLES: order, TENSORS: f"{part % PARTS}:{self._sum(part % PARTS):x}"}
+        hashes = {name: _hash(tell()) for name, tell in self._small().items()}
+        return {**hashes, SAMPLES: order, TENSORS: f"{part % PARTS}:{self._sum(part % PARTS):x}"}
 
     def details(self, name: str, *, part: int) -> Any:
         """What a hash was made of, with names, for the message about a difference."""
@@ -90,16 +90,18 @@ class Consistency:
     def _settings(self) -> dict[str, Any]:
         """Every entry of every parameter group but the parameters."""
         return {
-            name: [{key: value if key != "params" else len(value) for key, value in group.items()} for group in one.param_groups]
-            for name, one in self._shared.objects.items()
-            if isinstance(one, torch.optim.Optimizer)
+            name: [
+                {key: value if key != "params" else len(value) for key, value in group.items()} for group in optimizer.param_groups
+            ]
+            for name, optimizer in self._shared.objects.items()
+            if isinstance(optimizer, torch.optim.Optimizer)
         }
 
     def _states(self) -> dict[str, Any]:
         return {
-            name: _plain(one.state_dict())
-            for name, one in self._shared.states.items()
-            if not isinstance(one, torch.nn.Module | torch.optim.Optimizer)
+            name: _plain(shared_object.state_dict())
+            for name, shared_object in self._shared.states.items()
+            if not isinstance(shared_object, torch.nn.Module | torch.optim.Optimizer)
         }
 
     def _attributes(self) -> list[Any]:
@@ -134,12 +136,12 @@ class Consistency:
                     if tensor is not None and key not in module._non_persistent_buffers_set
                 ]
                 yield from (".".join(part for part in (shared, path, key) if part) for key in keys)
-        for shared, one in self._shared.objects.items():
-            if isinstance(one, torch.optim.Optimizer):
-                for number, parameter in enumerate(p for group in one.param_groups for p in group["params"]):
+        for shared, shared_object in self._shared.objects.items():
+            if isinstance(shared_object, torch.optim.Optimizer):
+                for number, parameter in enumerate(p for group in shared_object.param_groups for p in group["params"]):
                     yield from (
                         f"{shared}'s {key} of parameter {number}"
-                        for key, tensor in one.state.get(parameter, {}).items()
+                        for key, tensor in shared_object.state.get(parameter, {}).items()
                         if isinstance(tensor, torch.Tensor)
                     )
 
@@ -256,10 +258,10 @@ def _hash(value: Any) -> str:
 def _plain(value: Any) -> Any:
     """A value as plain JSON: small tensors as their contents, what cannot be compared by its kind."""
     if isinstance(value, dict):
-        return {str(key): _plain(held) for key, held in value.items()}
+        return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         shown = value if len(value) <= LONG else [f"{len(value)} entries", *value[-END:]]
-        return [_plain(held) for held in shown]
+        return [_plain(entry) for entry in shown]
     if isinstance(value, set | frozenset):
         return sorted(map(str, value))
     if type(value) in _SIMPLE:

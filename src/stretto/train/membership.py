@@ -167,8 +167,8 @@ class Membership:
         if self.seat.halt(number):
             if self.group is not None and self.group.roster.number <= number:
                 self.group.abort()
-            for held in [n for n in self._groups if n <= number]:
-                self._drop(held)
+            for built in [n for n in self._groups if n <= number]:
+                self._drop(built)
             self._changed.notify_all()
         if self.link is not None:
             self.link.send("halted", number=self.seat.halted, tick=self.seat.tick)

@@ -234,7 +234,7 @@ def document(planning: BatchController, step: Step, *, workers: int, epochs: int
     speed = step.count / total if total else 0.0
     share = efficiency(phi, batch=step.count, reference=reference) if phi is not None else 1.0
     batches = range_of(planning.policy(loader), batch=loader.batch, reference=reference, slices=loader.slices)
-    known = {} if pair is None else {"grad_sqr": pair[0], "grad_var": pair[1] / batches["initial"]}
+    noise_terms = {} if pair is None else {"grad_sqr": pair[0], "grad_var": pair[1] / batches["initial"]}
     return {
         "schema": SCHEMA,
         "step": step.index,
@@ -251,13 +251,15 @@ def document(planning: BatchController, step: Step, *, workers: int, epochs: int
         "goodput": round(speed * share, 3),
         "step_s": {name: round(value, 6) for name, value in planning.breakdown.items()},
         "noise_scale": phi,
-        "noise": None if noise is None or not known else {"scale": phi, **known, "measured": noise.count, "ignored": noise.ignored},
+        "noise": None
+        if noise is None or not noise_terms
+        else {"scale": phi, **noise_terms, "measured": noise.count, "ignored": noise.ignored},
         "throughput": None
         if fitted is None
         else {**asdict(fitted.model), "confidence": round(fitted.confidence, 4), "observations": len(planning.speed.observations)},
         "model": None
-        if fitted is None or not known
-        else {"throughput": asdict(fitted.model), **known, "batch": {**batches, "slices": loader.slices}},
+        if fitted is None or not noise_terms
+        else {"throughput": asdict(fitted.model), **noise_terms, "batch": {**batches, "slices": loader.slices}},
         "skipped": planning.skipped,
         "remaining": None if left is None else {"samples": left, "seconds": round(left / speed, 3) if speed else None},
     }

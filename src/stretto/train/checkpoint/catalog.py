@@ -112,18 +112,20 @@ def choose(vault: CheckpointStorage, *, step: int | None = None, final: bool = F
 
     With `final` that of the finished job counts as well. A damaged one is never passed over in silence.
     """
-    found = sorted((entry for entry in entries(vault) if final or not entry.final), key=lambda entry: (entry.step, entry.final))
-    complete = [entry for entry in found if entry.complete]
+    candidates = sorted(
+        (entry for entry in entries(vault) if final or not entry.final), key=lambda entry: (entry.step, entry.final)
+    )
+    complete = [entry for entry in candidates if entry.complete]
     if step is not None:
         for entry in reversed(complete):
             if entry.step == step:
                 return entry
-        told = next((f": {entry.problem}" for entry in found if entry.step == step and entry.problem), "")
+        told = next((f": {entry.problem}" for entry in candidates if entry.step == step and entry.problem), "")
         raise UsageError(
             f"there is no complete checkpoint of step {step} in {vault.where()}{told} "
             f"({_offer([entry.step for entry in complete])})"
         )
-    damaged = [entry for entry in found if entry.problem]
+    damaged = [entry for entry in candidates if entry.problem]
     if damaged and (not complete or damaged[-1].step > complete[-1].step):
         raise UsageError(f"the last checkpoint cannot be used: {damaged[-1].problem}; {previous(vault, damaged[-1].step)}")
     return complete[-1] if complete else None
@@ -169,9 +171,9 @@ def claim(vault: CheckpointStorage, *, run: str, run_id: str) -> None:
                 return
             vault.remove("", OWNER)
             raise UsageError(f"{others[0].path} is a checkpoint of another run: choose another --checkpoint")
-        held = json.loads(vault.read("", OWNER))
-        if not isinstance(held, dict):
-            raise ValueError(held)
+        owner = json.loads(vault.read("", OWNER))
+        if not isinstance(owner, dict):
+            raise ValueError(owner)
     except (FileExistsError, NotADirectoryError) as error:
         raise UsageError(
             f"checkpoints cannot be written to {vault.where()}: it, or what it lies in, is no folder: choose another --checkpoint"
@@ -185,10 +187,10 @@ def claim(vault: CheckpointStorage, *, run: str, run_id: str) -> None:
         raise UsageError(
             f"{vault.where('', OWNER)} is damaged: choose another --checkpoint, or remove the file if no run uses this folder"
         ) from None
-    if held.get("run_id") != run_id:
+    if owner.get("run_id") != run_id:
         raise UsageError(
-            f"{vault.where()} has the checkpoints of run {held.get('run')!r}, this is run {run!r}: choose another "
-            f"--checkpoint, or go on with that run (`stretto resume {held.get('run')}`)"
+            f"{vault.where()} has the checkpoints of run {owner.get('run')!r}, this is run {run!r}: choose another "
+            f"--checkpoint, or go on with that run (`stretto resume {owner.get('run')}`)"
         )
 
 

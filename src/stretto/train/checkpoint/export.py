@@ -10,7 +10,7 @@ from typing import Any
 from stretto.core.errors import Refused, UsageError
 from stretto.core.manifest import Manifest
 from stretto.train.checkpoint.catalog import verify
-from stretto.train.checkpoint.snapshot import CODES, framed, header, weights, width
+from stretto.train.checkpoint.shard_layout import CODES, framed, header, weights, width
 from stretto.train.checkpoint.storage import CheckpointStorage
 
 CHUNK = 8 << 20

@@ -15,7 +15,7 @@ import torch
 from stretto.core.errors import Refused, ScriptError
 from stretto.core.manifest import Identity, Manifest, Shard, compare
 from stretto.train.checkpoint.catalog import choose, previous
-from stretto.train.checkpoint.snapshot import header
+from stretto.train.checkpoint.shard_layout import header
 from stretto.train.checkpoint.storage import CheckpointStorage, open_vault
 from stretto.train.sharing.shared_objects import SharedObjects
 from stretto.train.sharing.state_codec import as_bytes, empty
@@ -79,18 +79,18 @@ def load(url: str, *, step: int, own: Identity, room: Room, allow_mixed: bool) -
 
 
 def _admit(manifest: Manifest, own: Identity, *, path: str, allow_mixed: bool) -> str:
-    found = compare(manifest, own)
-    if found.shape:
+    differences = compare(manifest, own)
+    if differences.shape:
         raise ScriptError(
-            f"the checkpoint {path} does not fit this job: {found.text()}: resume with the script and arguments that "
+            f"the checkpoint {path} does not fit this job: {differences.text()}: resume with the script and arguments that "
             "wrote it, or start a new run"
         )
-    if found.bits and not allow_mixed:
+    if differences.bits and not allow_mixed:
         raise ScriptError(
-            f"going on from {path} would change the bits: {found.text()}: make them alike, or go on with "
+            f"going on from {path} would change the bits: {differences.text()}: make them alike, or go on with "
             "--allow-mixed, which gives up the promise of the same bits and records it"
         )
-    return found.text() if found.bits else ""
+    return differences.text() if differences.bits else ""
 
 
 def _tensors(vault: CheckpointStorage, manifest: Manifest, room: Room) -> list[torch.Tensor]:

@@ -162,9 +162,9 @@ class Saver:
         """Everybody's notes of an exchange that has happened."""
         self._failed = []
         for note in notes:
-            told = note.get("unsaved")
-            if told and self._save is not None and told[:2] == [self._save.step, self._save.roster]:
-                self._save.broken = self._save.broken or str(told[2])
+            failure = note.get("unsaved")
+            if failure and self._save is not None and failure[:2] == [self._save.step, self._save.roster]:
+                self._save.broken = self._save.broken or str(failure[2])
 
     # ---- boundaries
 
@@ -369,9 +369,9 @@ class Saver:
 
     def _give_up(self, save: Save, error: Exception) -> None:
         """Says why, and removes what this worker has written: training goes on, the last checkpoint stays."""
-        told = _told(error)
-        save.broken = save.broken or told
-        self._failed = [save.step, save.roster, told[:200]]
+        reason = _told(error)
+        save.broken = save.broken or reason
+        self._failed = [save.step, save.roster, reason[:200]]
         path = self._vault.where(save.folder)
         with contextlib.suppress(OSError):
             for name in (f"shard-{self._mark(save, save.writer)}.safetensors", f"part-{self._mark(save, save.writer)}.json"):
@@ -380,10 +380,10 @@ class Saver:
                 self._vault.remove_folder(save.folder)
         if isinstance(error, OSError):
             fix = "training goes on with the last checkpoint; make room or make it writable, the next save tries again"
-            self._reporter.warn(f"the checkpoint {path} could not be written: {told}: {fix}")
+            self._reporter.warn(f"the checkpoint {path} could not be written: {reason}: {fix}")
         elif save.writer == 0 or not isinstance(error, SaveAborted):
             self._reporter.warn(
-                f"the checkpoint {path} was given up: {told}; the last complete one stays, the next save tries again"
+                f"the checkpoint {path} was given up: {reason}; the last complete one stays, the next save tries again"
             )
 
 

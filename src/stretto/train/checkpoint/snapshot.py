@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,8 @@ import torch
 
 from stretto.core import threads
 from stretto.core.errors import Refused, ScriptError
-from stretto.core.manifest import Identity, Manifest, Piece, SharedEntry, Tensor
+from stretto.core.manifest import Identity, Piece, SharedEntry, Tensor
+from stretto.train.checkpoint.shard_layout import deal, header, width
 from stretto.train.sharing.shared_objects import SharedObjects
 from stretto.train.sharing.state_codec import as_bytes, flatten, spec
 
@@ -170,92 +170,3 @@ def _share(skeleton: Any, tensors: list[torch.Tensor], *, writer: int, writers: 
 def _pages(size: int) -> torch.Tensor:
     """Memory of its own that begins at a page, as direct writes want it, and goes back to the system when it is let go of."""
     return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)
-
-
-CODES = {
-    "float64": ("F64", 8),
-    "float32": ("F32", 4),
-    "float16": ("F16", 2),
-    "bfloat16": ("BF16", 2),
-    "int64": ("I64", 8),
-    "int32": ("I32", 4),
-    "int16": ("I16", 2),
-    "int8": ("I8", 1),
-    "uint64": ("U64", 8),
-    "uint32": ("U32", 4),
-    "uint16": ("U16", 2),
-    "uint8": ("U8", 1),
-    "bool": ("BOOL", 1),
-    "complex64": ("C64", 8),
-    "float8_e4m3fn": ("F8_E4M3", 1),
-    "float8_e5m2": ("F8_E5M2", 1),
-}
-WHOLE_BYTES = 1 << 18
-"""Smaller tensors are not cut."""
-
-
-def width(tensor: Tensor) -> int:
-    """Bytes of one element."""
-    if tensor.dtype not in CODES:
-        raise Refused(
-            f"{tensor.name} has dtype {tensor.dtype}, which the safetensors format does not have: "
-            f"share it as one of {', '.join(CODES)}"
-        )
-    return CODES[tensor.dtype][1]
-
-
-def deal(tensors: Sequence[Tensor], writers: int) -> list[list[Piece]]:
-    """Pieces for every writer: equal bytes, as far as whole elements and small tensors allow."""
-    total = sum(tensor.elements * width(tensor) for tensor in tensors)
-    ends = [total * (k + 1) // writers for k in range(writers)]
-    dealt: list[list[Piece]] = [[] for _ in range(writers)]
-    writer = place = 0
-    for index, tensor in enumerate(tensors):
-        low, step = 0, width(tensor)
-        while low < tensor.elements:
-            while writer < writers - 1 and place >= ends[writer]:
-                writer += 1
-            high = tensor.elements
-            if writer < writers - 1 and high * step > WHOLE_BYTES:
-                high = min(high, low + max(1, -(-(ends[writer] - place) // step)))
-            dealt[writer].append(Piece(index, low, high))
-            place += (high - low) * step
-            low = high
-    return dealt
-
-
-def header(tensors: Sequence[Tensor], pieces: Iterable[Piece]) -> bytes:
-    """Length and header of a safetensors file with these pieces, whose bytes follow in this order."""
-    document: dict[str, object] = {}
-    place = 0
-    for piece in pieces:
-        tensor = tensors[piece.tensor]
-        size = (piece.high - piece.low) * width(tensor)
-        whole = piece.high - piece.low == tensor.elements
-        name = tensor.name if whole else f"{tensor.name}[{piece.low}:{piece.high}]"
-        shape = list(tensor.shape) if whole else [piece.high - piece.low]
-        document[name] = {"dtype": CODES[tensor.dtype][0], "shape": shape, "data_offsets": [place, place + size]}
-        place += size
-    return framed(document)
-
-
-def framed(document: dict[str, object]) -> bytes:
-    text = json.dumps(document, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
-
-
-def weights(manifest: Manifest) -> list[tuple[str, int]]:
-    """The modules' tensors under the names that they have in `state_dict`, and their numbers.
-
-    With one module these are its own; with several, each name begins with that of its module and a dot.
-    """
-    modules = [one.name for one in manifest.identity.objects if one.module]
-    return list(_weights(manifest, modules))
-
-
-def _weights(manifest: Manifest, modules: list[str]) -> Iterator[tuple[str, int]]:
-    for index, tensor in enumerate(manifest.tensors):
-        owner, _, name = tensor.name.partition("/")
-        if owner in modules and name:
-            yield (name if len(modules) == 1 else f"{owner}.{name}"), index

@@ -238,7 +238,9 @@ class RemoteStorage:
             raise OSError(5, f"{type(error).__name__}: {error}", path) from error
 
     def folders(self) -> list[str]:
-        return sorted(one["name"].rstrip("/").rsplit("/", 1)[-1] for one in self._list(self._path()) if one["type"] == "directory")
+        return sorted(
+            listed["name"].rstrip("/").rsplit("/", 1)[-1] for listed in self._list(self._path()) if listed["type"] == "directory"
+        )
 
     def files(self, folder: str) -> dict[str, int]:
         listed = self._list(self._path(folder))

@@ -36,7 +36,7 @@ class Attributes:
     def now(self) -> dict[str, Any]:
         if self._seen is None or not self._same():
             self._found = plain_attributes(self._dataset)
-            holders = [vars(one) for one in within(self._dataset) if hasattr(one, "__dict__")]
+            holders = [vars(dataset) for dataset in within(self._dataset) if hasattr(dataset, "__dict__")]
             self._seen = [(holder, list(holder.values())) for holder in holders]
             self._copies = [
                 (value, copy.copy(value))
@@ -85,21 +85,21 @@ class Changes:
         now = self._attributes.now()
         if now is not self._before:
             self._own |= {name for name, value in now.items() if differs(self._before, name, value)}
-        self._own |= {name for name, held in self._arrays_now().items() if _replaced(self._arrays_before, name, held)}
+        self._own |= {name for name, array in self._arrays_now().items() if _replaced(self._arrays_before, name, array)}
 
     def arrays(self, *, everything: bool = False) -> dict[str, Any]:
         """The tensors and arrays that the script has replaced or written to since the loader was made, or all of them."""
         return {
-            name: held[0]
-            for name, held in self._arrays_now().items()
-            if name not in self._own and (everything or _replaced(self._arrays_made, name, held))
+            name: array[0]
+            for name, array in self._arrays_now().items()
+            if name not in self._own and (everything or _replaced(self._arrays_made, name, array))
         }
 
     def _arrays_now(self) -> dict[str, tuple[Any, int]]:
         """The dataset's own, and under another name those of datasets inside, which `Subset` and others wrap."""
         outer, *inner = within(self.dataset)
         return _arrays(outer) | {
-            f"inside{place}.{name}": held for place, one in enumerate(inner, 1) for name, held in _arrays(one).items()
+            f"inside{place}.{name}": array for place, one in enumerate(inner, 1) for name, array in _arrays(one).items()
         }
 
 
@@ -108,7 +108,7 @@ def _arrays(dataset: Any) -> dict[str, tuple[Any, int]]:
     found: dict[str, Any] = {}
     for name, value in getattr(dataset, "__dict__", {}).items():
         if isinstance(value, list | tuple) and len(value) <= FEW:
-            found.update({f"{name}[{place}]": one for place, one in enumerate(value)})
+            found.update({f"{name}[{place}]": entry for place, entry in enumerate(value)})
         else:
             found[name] = value
     return {
@@ -118,8 +118,8 @@ def _arrays(dataset: Any) -> dict[str, tuple[Any, int]]:
     }
 
 
-def _replaced(before: dict[str, tuple[Any, int]], name: str, held: tuple[Any, int]) -> bool:
-    return name not in before or before[name][0] is not held[0] or before[name][1] != held[1]
+def _replaced(before: dict[str, tuple[Any, int]], name: str, array: tuple[Any, int]) -> bool:
+    return name not in before or before[name][0] is not array[0] or before[name][1] != array[1]
 
 
 def plain_attributes(dataset: Any, *, depth: int = 4) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def plain_attributes(dataset: Any, *, depth: int = 4) -> dict[str, Any]:
             found[name] = value
         elif isinstance(value, Dataset):
             inside = plain_attributes(value, depth=depth - 1) if depth else {}
-            found.update({f"{name}.{inner}": one for inner, one in inside.items()})
+            found.update({f"{name}.{inner}": attribute for inner, attribute in inside.items()})
         elif callable(value):
             found[name] = value
         elif _plain(value):
@@ -141,7 +141,7 @@ def plain_attributes(dataset: Any, *, depth: int = 4) -> dict[str, Any]:
 def _attributes(dataset: Any) -> Iterator[tuple[str, Any]]:
     for name, value in getattr(dataset, "__dict__", {}).items():
         if _datasets(value):
-            yield from ((f"{name}[{place}]", one) for place, one in enumerate(value))
+            yield from ((f"{name}[{place}]", entry) for place, entry in enumerate(value))
         else:
             yield name, value
 
@@ -167,21 +167,21 @@ def differs(before: dict[str, Any], name: str, value: Any) -> bool:
 
 
 def _datasets(value: Any) -> bool:
-    return isinstance(value, list | tuple) and 0 < len(value) <= FEW and all(isinstance(one, Dataset) for one in value)
+    return isinstance(value, list | tuple) and 0 < len(value) <= FEW and all(isinstance(entry, Dataset) for entry in value)
 
 
 def _plain(value: Any) -> bool:
     if isinstance(value, tuple | list | dict):
         if len(value) > FEW:
             return False
-        return all(callable(one) or isinstance(one, PLAIN) for one in (value.values() if isinstance(value, dict) else value))
+        return all(callable(entry) or isinstance(entry, PLAIN) for entry in (value.values() if isinstance(value, dict) else value))
     return isinstance(value, PLAIN)
 
 
 def _shown(value: Any) -> str:
     """The value in a message, and for workers to compare: functions by their names."""
     if isinstance(value, dict):
-        text = "{" + ", ".join(f"{key!r}: {_shown(one)}" for key, one in value.items()) + "}"
+        text = "{" + ", ".join(f"{key!r}: {_shown(entry)}" for key, entry in value.items()) + "}"
     elif isinstance(value, list | tuple):
         text = "[" + ", ".join(map(_shown, value)) + "]"
     elif callable(value):

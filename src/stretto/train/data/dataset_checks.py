@@ -113,21 +113,21 @@ SAMPLES = 1 << 14
 
 def identity(dataset: Any) -> dict[str, str]:
     """A short hash for each `Subset` and `TensorDataset` in a dataset; other kinds are not looked into."""
-    found: dict[str, str] = {}
-    for place, one in enumerate(within(dataset)):
+    terms: dict[str, str] = {}
+    for place, layer in enumerate(within(dataset)):
         name = f"dataset{place or ''}"
-        if isinstance(one, Subset):
-            chosen = one.indices if hasattr(one.indices, "__getitem__") else list(one.indices)
-            found[f"{name}.indices"] = _hash(str([int(index) for index in chosen[:: max(1, len(chosen) // SAMPLES)]]).encode())
-        elif isinstance(one, TensorDataset):
-            found.update(
+        if isinstance(layer, Subset):
+            chosen = layer.indices if hasattr(layer.indices, "__getitem__") else list(layer.indices)
+            terms[f"{name}.indices"] = _hash(str([int(index) for index in chosen[:: max(1, len(chosen) // SAMPLES)]]).encode())
+        elif isinstance(layer, TensorDataset):
+            terms.update(
                 {
                     f"{name}.tensors[{k}]": _hash(_bytes(tensor))
-                    for k, tensor in enumerate(one.tensors)
+                    for k, tensor in enumerate(layer.tensors)
                     if tensor.layout is torch.strided and not tensor.is_quantized
                 }
             )
-    return found
+    return terms
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:

@@ -282,13 +282,13 @@ class Loader:
                     return  # the next sweep has processes of its own
                 epoch, first = epoch + 1, 0
                 continue
-            for one in range(max(share.low, start), share.high):
-                whole_low, whole_high = cut(first, count, self.slices, one)
+            for slice_ in range(max(share.low, start), share.high):
+                whole_low, whole_high = cut(first, count, self.slices, slice_)
                 parts = min(step.parts, whole_high - whole_low)
                 for part in range(parts):
                     low, high = cut(whole_low, whole_high - whole_low, parts, part)
                     if high > low:
-                        yield SliceRequest(epoch, first, one, low, high)
+                        yield SliceRequest(epoch, first, slice_, low, high)
             start = 0
             first += count
 

@@ -134,8 +134,8 @@ class Prefetcher:
     def expect(self, upcoming: Iterator[SliceRequest]) -> None:
         """What will be asked for from now on: called whenever the share, the batch or the place has changed."""
         coming = list(itertools.islice(upcoming, len(self._kept)))
-        self._kept = {one: self._kept[one] for one in coming if one in self._kept}
-        self._feed.upcoming = itertools.chain([one for one in coming if one not in self._kept], upcoming)
+        self._kept = {request: self._kept[request] for request in coming if request in self._kept}
+        self._feed.upcoming = itertools.chain([request for request in coming if request not in self._kept], upcoming)
 
     def get(self, wanted: SliceRequest) -> Any:
         """The slice; what arrives before it is kept if its turn is still to come."""
@@ -151,7 +151,7 @@ class Prefetcher:
                     raise ScriptError(answer.text)
                 self._source.proven = True
                 if key == wanted:
-                    self._kept = {one: held for one, held in self._kept.items() if one.order > wanted.order}
+                    self._kept = {request: data for request, data in self._kept.items() if request.order > wanted.order}
                     return answer
                 if key.order > wanted.order:
                     self._kept[key] = answer

@@ -118,9 +118,9 @@ CURE = (
 
 def prints(value: Any) -> dict[str, str]:
     """A fingerprint of everything in a sample that can be compared, by where it is."""
-    found: dict[str, str] = {}
-    _walk(value, "", found, DEPTH)
-    return found
+    hashes: dict[str, str] = {}
+    _walk(value, "", hashes, DEPTH)
+    return hashes
 
 
 def check_sample(first: dict[str, str], second: dict[str, str], *, dataset: Any, index: int) -> None:
@@ -167,42 +167,42 @@ def _difference(first: dict[str, str], second: dict[str, str]) -> str | None:
     return None
 
 
-def _walk(value: Any, where: str, found: dict[str, str], depth: int) -> None:
-    if depth < 0 or len(found) >= LEAVES:
+def _walk(value: Any, where: str, hashes: dict[str, str], depth: int) -> None:
+    if depth < 0 or len(hashes) >= LEAVES:
         return
     if isinstance(value, torch.Tensor):
-        _add_tensor(value, where, found)
+        _add_tensor(value, where, hashes)
     elif isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array_interface__"):
-        _add_array(value, where, found)
+        _add_array(value, where, hashes)
     elif value is None or isinstance(value, bool | int | float | complex | str | bytes):
-        found[where] = f"{type(value).__name__} {value!r}"
+        hashes[where] = f"{type(value).__name__} {value!r}"
     elif isinstance(value, Mapping):
         for key in value:
-            _walk(value[key], f"{where}[{key!r}]", found, depth - 1)
+            _walk(value[key], f"{where}[{key!r}]", hashes, depth - 1)
     elif isinstance(value, tuple | list):
-        found[f"len({where or 'the sample'})"] = str(len(value))
-        for place, one in enumerate(value):
-            _walk(one, f"{where}[{place}]", found, depth - 1)
+        hashes[f"len({where or 'the sample'})"] = str(len(value))
+        for place, entry in enumerate(value):
+            _walk(entry, f"{where}[{place}]", hashes, depth - 1)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
-            _walk(getattr(value, field.name, None), f"{where}.{field.name}", found, depth - 1)
+            _walk(getattr(value, field.name, None), f"{where}.{field.name}", hashes, depth - 1)
 
 
-def _add_tensor(value: torch.Tensor, where: str, found: dict[str, str]) -> None:
+def _add_tensor(value: torch.Tensor, where: str, hashes: dict[str, str]) -> None:
     try:
         data = value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy()
     except (RuntimeError, TypeError, NotImplementedError):
         return  # sparse, nested, quantized: not comparable byte by byte
-    found[where] = f"{value.dtype} {tuple(value.shape)} {_digest(data)}"
+    hashes[where] = f"{value.dtype} {tuple(value.shape)} {_digest(data)}"
 
 
-def _add_array(value: Any, where: str, found: dict[str, str]) -> None:
+def _add_array(value: Any, where: str, hashes: dict[str, str]) -> None:
     try:
         array = np.ascontiguousarray(value)
     except (TypeError, ValueError):
         return
     if not array.dtype.hasobject:
-        found[where] = f"{array.dtype} {array.shape} {_digest(array.reshape(-1).view(np.uint8))}"
+        hashes[where] = f"{array.dtype} {array.shape} {_digest(array.reshape(-1).view(np.uint8))}"
 
 
 def _digest(data: Any) -> str:

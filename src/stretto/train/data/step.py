@@ -134,10 +134,10 @@ class Step:
 
     def leave_slice(self) -> None:
         unit, self.slice = self.slice, None
-        found = self._torchmetrics.leave_slice()
-        if found and unit is not None:
+        states = self._torchmetrics.leave_slice()
+        if states and unit is not None:
             self.tally = self.tally or SliceSums()
-            self.tally.take(unit, found)
+            self.tally.take(unit, states)
 
     @property
     def _torchmetrics(self) -> TorchMetrics:
@@ -155,10 +155,10 @@ class Step:
         self._torchmetrics.look_after(self.loader.number)
         if not any(blobs):
             return
-        found = total(blobs, units=self.loader.slices * self.parts)
-        sums = {key[1]: value for key, value in found.items() if key[0] == SUM}
-        gathered = {key[1]: joined(key[1], value) for key, value in found.items() if key[0] == GATHER}
-        self._torchmetrics.merge(found)
+        totals = total(blobs, units=self.loader.slices * self.parts)
+        sums = {key[1]: value for key, value in totals.items() if key[0] == SUM}
+        gathered = {key[1]: joined(key[1], value) for key, value in totals.items() if key[0] == GATHER}
+        self._torchmetrics.merge(totals)
         self.sums, self.gathered = {**sums, **self.sums}, {**gathered, **self.gathered}
 
     @property

@@ -96,19 +96,19 @@ def _check_wrappers(sweep: Any) -> None:
 
     Looks for who holds the sweep, which takes some hundredths of a second; once for each loader that is not simply looped over.
     """
-    held: Any = sweep
+    holder: Any = sweep
     for _ in range(4):
-        held = _holder(held)
-        if held is None:
+        holder = _holder(holder)
+        if holder is None:
             return
-        if isinstance(held, itertools.islice):
+        if isinstance(holder, itertools.islice):
             raise ScriptError(
                 "itertools.islice over a training loader counts the steps of this process, and a worker that "
                 "joins in "
                 "the middle of an epoch would count from its own first: leave the loop instead, at a step that "
                 "is the same for all: `if step.index + 1 == last: break` at the end of its body"
             )
-        if isinstance(held, zip):
+        if isinstance(holder, zip):
             raise ScriptError(
                 "zip over a training loader: on a worker that joins in the middle of an epoch the other "
                 "iterables would "
@@ -120,6 +120,6 @@ def _check_wrappers(sweep: Any) -> None:
 def _holder(held: Any) -> Any:
     """The iterator that this one is wrapped into; a zip keeps those that it draws from in a tuple."""
     holders = gc.get_referrers(held)
-    tuples = [one for one in holders if type(one) is tuple]
-    holders += [one for held_by in tuples for one in gc.get_referrers(held_by) if isinstance(one, zip)]
-    return next((one for one in holders if isinstance(one, WRAPPERS)), None)
+    tuples = [holder for holder in holders if type(holder) is tuple]
+    holders += [holder for held_by in tuples for holder in gc.get_referrers(held_by) if isinstance(holder, zip)]
+    return next((holder for holder in holders if isinstance(holder, WRAPPERS)), None)

@@ -59,22 +59,22 @@ def _loader(loader: Loader, policy: Policy | None) -> dict[str, str]:
     return {**terms, "the batch policy": _plain(policy)} if policy is not None else terms
 
 
-def _plain(one: Any) -> str:
+def _plain(value: Any) -> str:
     """As the script wrote it; without addresses in memory, which differ between processes."""
-    text = repr(one)
-    return type(one).__name__ if " at 0x" in text else text
+    text = repr(value)
+    return type(value).__name__ if " at 0x" in text else text
 
 
-def _kind(one: Any) -> str:
+def _kind(shared_object: Any) -> str:
     """What a shared object is. The optimizer's numbers are not compared: newcomers get them with the state."""
-    name = type(one).__name__
-    if isinstance(one, torch.nn.Module):
-        specs = [[path, *spec(tensor)] for path, tensor in one.state_dict().items() if isinstance(tensor, torch.Tensor)]
-        numbers = sum(tensor.numel() for tensor in one.state_dict().values() if isinstance(tensor, torch.Tensor))
+    name = type(shared_object).__name__
+    if isinstance(shared_object, torch.nn.Module):
+        specs = [[path, *spec(tensor)] for path, tensor in shared_object.state_dict().items() if isinstance(tensor, torch.Tensor)]
+        numbers = sum(tensor.numel() for tensor in shared_object.state_dict().values() if isinstance(tensor, torch.Tensor))
         sha = hashlib.sha256(json.dumps(specs).encode()).hexdigest()[:8]
         return f"a {name} with {numbers} numbers in {len(specs)} tensors (their names and shapes: {sha})"
-    if isinstance(one, torch.optim.Optimizer):
-        return f"a {name} of {', '.join(str(len(group['params'])) for group in one.param_groups)} parameters"
+    if isinstance(shared_object, torch.optim.Optimizer):
+        return f"a {name} of {', '.join(str(len(group['params'])) for group in shared_object.param_groups)} parameters"
     return f"a {name}"
 
 
@@ -87,7 +87,7 @@ def code_terms() -> dict[str, str]:
     """The hash of each file. Another Python compiles another code, so its version is in the name: what has no namesake on the
     other worker is not compared."""
     python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
-    found = {
+    terms = {
         f"{CODE_OF}{os.path.basename(frame.f_code.co_filename)} ({python})": _hash(frame.f_code)
         for frame in script_frames()
         if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__"
@@ -95,8 +95,8 @@ def code_terms() -> dict[str, str]:
     for name, path in sorted(_own_modules())[:MOST]:
         code = _code(name, path)
         if code is not None:
-            found[f"{CODE_OF}the module {name} ({python})"] = _hash(code)
-    return found
+            terms[f"{CODE_OF}the module {name} ({python})"] = _hash(code)
+    return terms
 
 
 def _own_modules() -> Iterator[tuple[str, str]]:
@@ -138,9 +138,9 @@ def _text(value: Any) -> str:
                 value.co_argcount,
                 value.co_kwonlyargcount,
                 value.co_exceptiontable,
-                [_text(one) for one in value.co_consts],
+                [_text(constant) for constant in value.co_consts],
             )
         )
     if isinstance(value, tuple):
-        return repr([_text(one) for one in value])
+        return repr([_text(constant) for constant in value])
     return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)

@@ -143,9 +143,9 @@ def _agreed(flag: bool) -> bool:
         return flag
     torch = sys.modules["torch"]
     device = f"cuda:{torch.cuda.current_device()}" if distributed.get_backend() == "nccl" else "cpu"
-    told = torch.tensor([int(flag)], device=device)
-    distributed.all_reduce(told, op=distributed.ReduceOp.MAX)
-    return bool(told.item())
+    decision = torch.tensor([int(flag)], device=device)
+    distributed.all_reduce(decision, op=distributed.ReduceOp.MAX)
+    return bool(decision.item())
 
 
 def _meet() -> None:

@@ -161,8 +161,8 @@ class Flat:
         if not self._scratch.numel():
             self._scratch = torch.empty(CHUNK, dtype=self.dtype)
         targets = [self.views[into][place].view(-1).split(CHUNK) for into, _ in move.merges]
-        for one, other, *into in zip(first.view(-1).split(CHUNK), second.view(-1).split(CHUNK), *targets, strict=True):
-            total = torch.add(one, other, out=self._scratch[: one.numel()])
+        for left, other, *into in zip(first.view(-1).split(CHUNK), second.view(-1).split(CHUNK), *targets, strict=True):
+            total = torch.add(left, other, out=self._scratch[: left.numel()])
             for target in into[:-1]:
                 torch.add(target, total, out=total)
             into[-1].add_(total)

@@ -64,14 +64,14 @@ def _buckets(parameters: Iterable[torch.nn.Parameter]) -> list[Bucket]:
                 "make `torch.view_as_real(…)` of it the parameter, and `torch.view_as_complex` of that in forward"
             )
         key = (parameter.dtype, parameter.device)
-        held, size = open_ones.pop(key, ([], 0))
-        held.append(parameter)
+        members, size = open_ones.pop(key, ([], 0))
+        members.append(parameter)
         size += parameter.numel() * _sum_type(parameter.dtype).itemsize
         if size >= BUCKET_BYTES:
-            buckets.append(Bucket(held))
+            buckets.append(Bucket(members))
         else:
-            open_ones[key] = (held, size)
-    return buckets + [Bucket(held) for held, _ in open_ones.values()]
+            open_ones[key] = (members, size)
+    return buckets + [Bucket(members) for members, _ in open_ones.values()]
 
 
 def _hooked(parameter: torch.nn.Parameter, arrived: Callable[[torch.Tensor], None]) -> torch.utils.hooks.RemovableHandle:
@@ -214,19 +214,19 @@ class Gradients:
         before, self.before, self._open = self.before, {}, False
         for bucket in self.buckets:
             for place, parameter in enumerate(bucket.parameters):
-                held = before.get(parameter)
+                earlier = before.get(parameter)
                 if self._order[parameter] in used:
-                    held = self._accumulated(held, bucket, result, place)
-                parameter.grad = held
+                    earlier = self._accumulated(earlier, bucket, result, place)
+                parameter.grad = earlier
         self.eager = not self.twice
 
     @staticmethod
     @torch.no_grad()
-    def _accumulated(held: torch.Tensor | None, bucket: Bucket, buffer: int, place: int) -> torch.Tensor:
+    def _accumulated(earlier: torch.Tensor | None, bucket: Bucket, buffer: int, place: int) -> torch.Tensor:
         view, dtype = bucket.flat.views[buffer][place], bucket.parameters[place].dtype
-        if held is None:
+        if earlier is None:
             return bucket.lend(buffer, place) if view.dtype == dtype else view.to(dtype)
-        return held.add_(view.to(dtype))
+        return earlier.add_(view.to(dtype))
 
     def _arrived(self, parameter: torch.Tensor) -> None:
         assert isinstance(parameter, torch.nn.Parameter)
@@ -278,8 +278,8 @@ class Gradients:
                 self._launch_complete()
 
     def _sum_parts(self, parameter: torch.nn.Parameter, gradient: torch.Tensor | None) -> torch.Tensor | None:
-        held = self._sums.pop(parameter, None)
-        total = held.add_(gradient) if held is not None and gradient is not None else gradient if held is None else held
+        earlier = self._sums.pop(parameter, None)
+        total = earlier.add_(gradient) if earlier is not None and gradient is not None else gradient if earlier is None else earlier
         if total is not None and not self._final:
             self._sums[parameter] = total
         return total

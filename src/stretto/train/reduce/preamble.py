@@ -76,32 +76,32 @@ class PreambleVerdict:
 def judge(preambles: Sequence[Preamble], *, tick: int) -> PreambleVerdict:
     """Who stands elsewhere, and what differs. The place of the members that have been there longest is the job's; those that have
     joined at this `tick` have done nothing for it yet."""
-    longest = min(one.joined for one in preambles)
-    places = {one.place for one in preambles if one.joined == longest}
+    longest = min(preamble.joined for preamble in preambles)
+    places = {preamble.place for preamble in preambles if preamble.joined == longest}
     if len(places) > 1:
         return PreambleVerdict(scattered=True)
     place = next(iter(places))
-    misplaced = tuple(rank for rank, one in enumerate(preambles) if one.place != place)
+    misplaced = tuple(rank for rank, preamble in enumerate(preambles) if preamble.place != place)
     if misplaced:
         return PreambleVerdict(misplaced=misplaced)
     differing = _differing(preambles)
     if not differing or longest == tick:
         return PreambleVerdict(differing=differing)
-    old = [one for one in preambles if one.joined < tick]
-    fresh = tuple(rank for rank, one in enumerate(preambles) if one.joined >= tick and _differing([old[0], one]))
+    old = [preamble for preamble in preambles if preamble.joined < tick]
+    fresh = tuple(rank for rank, preamble in enumerate(preambles) if preamble.joined >= tick and _differing([old[0], preamble]))
     return PreambleVerdict(differing=differing, misplaced=() if _differing(old) else fresh)
 
 
 def _differing(preambles: Sequence[Preamble]) -> tuple[str, ...]:
     """Names of the checks that are not equal. Who waits for its state has none."""
-    told = [one.checks for one in preambles if one.checks]
+    told = [preamble.checks for preamble in preambles if preamble.checks]
     names = {name: None for checks in told for name in checks}
     return tuple(name for name in names if len({checks.get(name) for checks in told}) > 1)
 
 
 def places_text(preambles: Sequence[Preamble], workers: Sequence[str]) -> str:
     """`w0 is in training step 115 …, w1 in step 0 of the evaluation of loader 1`."""
-    return ", ".join(f"{name} is in {one.place}" for name, one in zip(workers, preambles, strict=True))
+    return ", ".join(f"{name} is in {preamble.place}" for name, preamble in zip(workers, preambles, strict=True))
 
 
 def first_difference(details: Sequence[Any], workers: Sequence[str], *, path: str = "") -> str:
@@ -112,18 +112,18 @@ def first_difference(details: Sequence[Any], workers: Sequence[str], *, path: st
             continue
         if isinstance(mine, dict) and isinstance(other, dict):
             for key in [*mine, *(key for key in other if key not in mine)]:
-                found = first_difference(
+                difference = first_difference(
                     [mine.get(key, "nothing"), other.get(key, "nothing")],
                     [workers[0], workers[rank]],
                     path=f"{path}.{key}" if path else str(key),
                 )
-                if found:
-                    return found
+                if difference:
+                    return difference
         if isinstance(mine, list) and isinstance(other, list) and len(mine) == len(other):
             for place, pair in enumerate(zip(mine, other, strict=True)):
-                found = first_difference(list(pair), [workers[0], workers[rank]], path=f"{path}[{place}]")
-                if found:
-                    return found
+                difference = first_difference(list(pair), [workers[0], workers[rank]], path=f"{path}[{place}]")
+                if difference:
+                    return difference
         return f"{path} is {_short(mine)} on {workers[0]} and {_short(other)} on {workers[rank]}"
     return ""
 

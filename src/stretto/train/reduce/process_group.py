@@ -36,38 +36,40 @@ _building = threading.Lock()
 
 
 def _sockets() -> set[int]:
-    found: set[int] = set()
+    fds: set[int] = set()
     for name in os.listdir("/proc/self/fd"):
         try:
             if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                found.add(int(name))
+                fds.add(int(name))
         except OSError:
             continue
-    return found
+    return fds
 
 
 def _belongs(fd: int, stores: set[int]) -> bool:
     """Whether a socket that appeared is one of the group's: TCP, and not a rendezvous store's that appeared meanwhile."""
     try:
-        with socket.socket(fileno=os.dup(fd)) as held:
-            if held.family not in (socket.AF_INET, socket.AF_INET6) or held.type != socket.SOCK_STREAM:
+        with socket.socket(fileno=os.dup(fd)) as connection:
+            if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.type != socket.SOCK_STREAM:
                 return False
-            return held.getsockname()[1] not in stores and not (_connected(held) and held.getpeername()[1] in stores)
+            return connection.getsockname()[1] not in stores and not (
+                _connected(connection) and connection.getpeername()[1] in stores
+            )
     except OSError:
         return False
 
 
 def _give_up_after(fd: int, silence_s: float) -> None:
     try:
-        with socket.socket(fileno=os.dup(fd)) as held:
-            held.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(silence_s * 1e3))
+        with socket.socket(fileno=os.dup(fd)) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(silence_s * 1e3))
     except OSError:
         return  # it is gone already
 
 
-def _connected(held: socket.socket) -> bool:
+def _connected(connection: socket.socket) -> bool:
     try:
-        held.getpeername()
+        connection.getpeername()
         return True
     except OSError:
         return False
@@ -165,8 +167,8 @@ class ProcessGroup:
         for fd, inode in fds.items():
             try:
                 if os.fstat(fd).st_ino == inode:
-                    with socket.socket(fileno=os.dup(fd)) as held:
-                        held.shutdown(socket.SHUT_RDWR)
+                    with socket.socket(fileno=os.dup(fd)) as connection:
+                        connection.shutdown(socket.SHUT_RDWR)
             except OSError:
                 continue
 

@@ -33,8 +33,8 @@ class SliceSums:
 
     def sum(self, name: str, unit: int, value: Any) -> None:
         """Adds to the sum `name`. Tensors are copied, and read only when the pass ends, so that no device is waited for."""
-        held = self._values.setdefault((SUM, name), {}).setdefault(unit, [])
-        held.append(value.detach().clone() if isinstance(value, torch.Tensor) else value)
+        values = self._values.setdefault((SUM, name), {}).setdefault(unit, [])
+        values.append(value.detach().clone() if isinstance(value, torch.Tensor) else value)
 
     def gather(self, name: str, unit: int, values: Any, *, samples: int) -> None:
         held = self._values.setdefault((GATHER, name), {})
@@ -42,20 +42,20 @@ class SliceSums:
             raise ScriptError(f"step.gather({name}=…) was called twice in one slice: gather every name once a slice")
         held[unit] = [rows(name, values, samples=samples)]
 
-    def take(self, unit: int, found: Iterable[tuple[Key, Any]]) -> None:
+    def take(self, unit: int, entries: Iterable[tuple[Key, Any]]) -> None:
         """States of metrics after a slice."""
-        for key, value in found:
+        for key, value in entries:
             self._values.setdefault(key, {})[unit] = value
 
     def pack(self, *, units: int, share: Span) -> bytes:
         """The sums of the complete subtrees of `share`, one of `units` units."""
         nodes = cover(units, share)
-        found: dict[Key, list[list[Any]]] = {}
+        packed: dict[Key, list[list[Any]]] = {}
         for key, values in self._values.items():
             leaves = {Span(unit, unit + 1): _summed(key[1], value) if key[0] == SUM else value for unit, value in values.items()}
             parts = [(node, combine(leaves, node, OPERATIONS[key[0]](key))) for node in nodes]
-            found[key] = [[node.low, node.high, part] for node, part in parts if part is not None]
-        return pack(found)
+            packed[key] = [[node.low, node.high, part] for node, part in parts if part is not None]
+        return pack(packed)
 
 
 def total(blobs: Iterable[bytes], *, units: int) -> dict[Key, Any]:
@@ -180,8 +180,8 @@ def _row(chunk: torch.Tensor | list[Any]) -> str:
 class Partial(dict[str, Any]):
     """Gathered values as a newcomer gets them: those that were too large to send are missing, and say so."""
 
-    def __init__(self, held: Mapping[str, Any], *, left_out: Iterable[str]) -> None:
-        super().__init__(held)
+    def __init__(self, values: Mapping[str, Any], *, left_out: Iterable[str]) -> None:
+        super().__init__(values)
         self.left_out = set(left_out)
 
     def __missing__(self, name: str) -> Any:

@@ -71,10 +71,10 @@ class TreeAllreduce:
 
     def _room(self, like: torch.Tensor, length: int) -> torch.Tensor:
         key = (like.dtype, like.device)
-        held = self._scratch.get(key)
-        if held is None or held.numel() < length:
-            held = self._scratch[key] = torch.empty(length, dtype=like.dtype, device=like.device)
-        return held[:length]
+        scratch = self._scratch.get(key)
+        if scratch is None or scratch.numel() < length:
+            scratch = self._scratch[key] = torch.empty(length, dtype=like.dtype, device=like.device)
+        return scratch[:length]
 
     def _double(self, out: torch.Tensor, finish: Callable[[torch.Tensor], None]) -> None:
         """Siblings exchange everything: half of the rounds for more bytes, which pays for short vectors."""

@@ -20,29 +20,29 @@ _INIT = {"__init__", "__post_init__", "reset", "load_state_dict", "__setstate__"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def counting(held: Any) -> dict[str, Any]:
+def counting(value: Any) -> dict[str, Any]:
     """Attributes that an object counts on and computes with: the time of an annealer."""
-    return {key: vars(held)[key] for key in sorted(_of(held)[0]) if key in vars(held)}
+    return {key: vars(value)[key] for key in sorted(_of(value)[0]) if key in vars(value)}
 
 
-def steering(name: str, held: Any, own: Callable[[Any], bool], reach: int = REACH) -> Iterator[tuple[str, Any]]:
+def steering(name: str, value: Any, own: Callable[[Any], bool], reach: int = REACH) -> Iterator[tuple[str, Any]]:
     """Attributes that decide in the methods of an object, and of those that it holds: the patience of a callback."""
-    if not reach or isinstance(held, torch.nn.Module):
+    if not reach or isinstance(value, torch.nn.Module):
         return
-    if isinstance(held, list | tuple | dict):
-        for key, one in list(held.items() if isinstance(held, dict) else enumerate(held))[:MOST]:
-            if own(one):
-                yield from steering(f"{name}[{key!r}]", one, own, reach - 1)
-    elif own(held):
-        yield from ((f"{name}.{key}", vars(held)[key]) for key in sorted(_of(held)[1]) if key in vars(held))
-        for key, one in list(vars(held).items())[:MOST]:
-            if isinstance(one, list | tuple | dict) or own(one):
-                yield from steering(f"{name}.{key}", one, own, reach - 1)
+    if isinstance(value, list | tuple | dict):
+        for key, entry in list(value.items() if isinstance(value, dict) else enumerate(value))[:MOST]:
+            if own(entry):
+                yield from steering(f"{name}[{key!r}]", entry, own, reach - 1)
+    elif own(value):
+        yield from ((f"{name}.{key}", vars(value)[key]) for key in sorted(_of(value)[1]) if key in vars(value))
+        for key, entry in list(vars(value).items())[:MOST]:
+            if isinstance(entry, list | tuple | dict) or own(entry):
+                yield from steering(f"{name}.{key}", entry, own, reach - 1)
 
 
-def _of(held: Any) -> tuple[frozenset[str], frozenset[str]]:
-    path = getattr(sys.modules.get(type(held).__module__), "__file__", None) or ""
-    return attributes(path).get(type(held).__name__, (frozenset(), frozenset()))
+def _of(value: Any) -> tuple[frozenset[str], frozenset[str]]:
+    path = getattr(sys.modules.get(type(value).__module__), "__file__", None) or ""
+    return attributes(path).get(type(value).__name__, (frozenset(), frozenset()))
 
 
 @functools.lru_cache(maxsize=64)
@@ -52,7 +52,7 @@ def attributes(path: str) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
 
 
 def _methods(kind: ast.ClassDef) -> list[Function]:
-    return [one for one in kind.body if isinstance(one, Function) and one.name not in _INIT]
+    return [statement for statement in kind.body if isinstance(statement, Function) and statement.name not in _INIT]
 
 
 def _counted(kind: ast.ClassDef) -> frozenset[str]:
@@ -74,11 +74,11 @@ def _counted(kind: ast.ClassDef) -> frozenset[str]:
 
 
 def _tested(kind: ast.ClassDef) -> frozenset[str]:
-    changed = {name for method in _methods(kind) for one in method.body for name in stored(one, sums=True)}
+    changed = {name for method in _methods(kind) for statement in method.body for name in stored(statement, sums=True)}
     chosen: set[str] = set()
     for _ in range(REACH):  # what decides about a deciding one decides as well
         for node in (node for method in _methods(kind) for node in ast.walk(method) if isinstance(node, ast.If)):
-            if any(_steers(inner, chosen) for one in [*node.body, *node.orelse] for inner in ast.walk(one)):
+            if any(_steers(inner, chosen) for statement in [*node.body, *node.orelse] for inner in ast.walk(statement)):
                 chosen |= names(node.test) & changed
     return _plain(chosen)
 
@@ -91,5 +91,5 @@ def _steers(node: ast.AST, chosen: set[str]) -> bool:
     return False
 
 
-def _plain(found: set[str]) -> frozenset[str]:
-    return frozenset(name.removeprefix("self.") for name in found if name.startswith("self."))
+def _plain(names_: set[str]) -> frozenset[str]:
+    return frozenset(name.removeprefix("self.") for name in names_ if name.startswith("self."))

@@ -52,7 +52,7 @@ def dotted(node: ast.AST) -> str:
 
 
 def names(node: ast.AST) -> set[str]:
-    return {name for one in ast.walk(node) if (name := dotted(one))}
+    return {name for child in ast.walk(node) if (name := dotted(child))}
 
 
 def loaded(node: ast.AST) -> set[str]:
@@ -66,7 +66,7 @@ def loaded(node: ast.AST) -> set[str]:
 
 def stored(node: ast.AST, *, sums: bool) -> set[str]:
     """Names that a statement sets. `sums` counts `+=` and what is put into lists and dictionaries as well."""
-    found = {
+    targets = {
         dotted(inner)
         for inner in ast.walk(node)
         if isinstance(inner, ast.Name | ast.Attribute)
@@ -74,15 +74,15 @@ def stored(node: ast.AST, *, sums: bool) -> set[str]:
         and (sums or not isinstance(node, ast.AugAssign))
     }
     if sums:
-        found |= {
+        targets |= {
             dotted(inner.func.value)
             for inner in ast.walk(node)
             if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr in _MUTATING
         }
-        found |= {
+        targets |= {
             dotted(inner.value) for inner in ast.walk(node) if isinstance(inner, ast.Subscript) and isinstance(inner.ctx, ast.Store)
         }
-    return found - {""}
+    return targets - {""}
 
 
 def carried(body: list[ast.stmt], given: set[str], *, sums: bool) -> list[str]:

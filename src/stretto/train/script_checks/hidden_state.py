@@ -45,8 +45,8 @@ class HiddenState:
         if frame is None:
             return
         if self._generators is None:
-            self._generators = {name: (one, drawn(one)) for name, one in _generators().items()}
-            self._tensors = {name: (one, describe(one)) for name, one in self._read_by(frame).items()}
+            self._generators = {name: (value, drawn(value)) for name, value in _generators().items()}
+            self._tensors = {name: (value, describe(value)) for name, value in self._read_by(frame).items()}
             self._counts = dict(_counts(frame))
         line = (frame.f_code.co_filename, frame.f_lineno)
         if line != self._line:
@@ -82,9 +82,9 @@ class HiddenState:
         values = {**frame.f_globals, **frame.f_locals}
         own = {name: values[name] for name in dataflow.taken(frame.f_code.co_filename, frame.f_lineno) if name in values}
         return shared | {
-            name: one
-            for name, one in own.items()
-            if (isinstance(one, torch.Tensor) or is_array(one)) and describe(one, shared=memory)
+            name: value
+            for name, value in own.items()
+            if (isinstance(value, torch.Tensor) or is_array(value)) and describe(value, shared=memory)
         }
 
     def _unchanged(self) -> None:
@@ -103,10 +103,10 @@ class HiddenState:
                     f"may be on different workers, so what one writes the others do not see; {cure}"
                 )
         counts, self._counts = self._counts, {}
-        for name, (held, key, before) in counts.items():
-            if getattr(held, key, before) != before:
+        for name, (counter, key, before) in counts.items():
+            if getattr(counter, key, before) != before:
                 raise ScriptError(
-                    f"`{name}` was {before!r} and is {getattr(held, key)!r} after the slices, which compute with it: "
+                    f"`{name}` was {before!r} and is {getattr(counter, key)!r} after the slices, which compute with it: "
                     "a worker counts only the slices that it computes; set it from step.index or job.step before "
                     "the loop over the slices, or count after it and share the count (job.state)"
                 )

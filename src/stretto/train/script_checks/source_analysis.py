@@ -24,7 +24,7 @@ def counters(path: str) -> tuple[tuple[str, int], ...]:
     """The counters of `for i, step in enumerate(data)` that decide something in a loop with another loop inside, with lines."""
     tree = parse(path)
     tested = {name for test, _ in _decisions(tree) for name in names(test)} | {name for name, _ in _computing(tree)}
-    found: list[tuple[str, int]] = []
+    counts: list[tuple[str, int]] = []
     for loop in ast.walk(tree):
         if (
             isinstance(loop, ast.For)
@@ -35,8 +35,8 @@ def counters(path: str) -> tuple[tuple[str, int], ...]:
             and any(isinstance(inner, ast.For) and inner is not loop for inner in ast.walk(loop))
             and (loop.target.elts[0].id in tested or trains_with(loop, tree, loop.target.elts[0].id))
         ):
-            found.append((loop.target.elts[0].id, loop.lineno))
-    return tuple(found)
+            counts.append((loop.target.elts[0].id, loop.lineno))
+    return tuple(counts)
 
 
 @functools.lru_cache(maxsize=16)
@@ -62,21 +62,26 @@ def changing(path: str) -> tuple[tuple[str, str], ...]:
     `data.level = level` and `data.set_level(level)` (level)."""
     tree = parse(path)
     kept = carried_names(path)
-    found = {name: name.partition(".")[0] for name in sorted(kept) if "." in name}
+    changed = {name: name.partition(".")[0] for name in sorted(kept) if "." in name}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
             owners = [dotted(target) for target in node.targets]
             sources: list[ast.expr] = [node.value]
         elif isinstance(node, ast.Call):
-            owners, sources = [dotted(node.func)], [*node.args, *(one.value for one in node.keywords)]
+            owners, sources = [dotted(node.func)], [*node.args, *(keyword.value for keyword in node.keywords)]
         else:
             continue
         for owner in owners:
             if "." in owner:
-                found.update(
-                    {name: owner.partition(".")[0] for one in sources for name in sorted(names(one) & kept) if name not in found}
+                changed.update(
+                    {
+                        name: owner.partition(".")[0]
+                        for keyword in sources
+                        for name in sorted(names(keyword) & kept)
+                        if name not in changed
+                    }
                 )
-    return tuple(found.items())
+    return tuple(changed.items())
 
 
 @functools.lru_cache(maxsize=16)
@@ -105,13 +110,13 @@ def carried_names(path: str) -> frozenset[str]:
 @functools.lru_cache(maxsize=16)
 def tested_objects(path: str) -> frozenset[str]:
     """Names of objects one of whose attributes, or whose call, decides something: an early stopping of the script's own."""
-    found: set[str] = set()
+    tested: set[str] = set()
     for test, _ in _decisions(parse(path)):
         for node in ast.walk(test):
             if isinstance(node, ast.Attribute | ast.Call):
                 inner = node.value if isinstance(node, ast.Attribute) else node.func
-                found |= {inner.id} if isinstance(inner, ast.Name) else set()
-    return frozenset(found)
+                tested |= {inner.id} if isinstance(inner, ast.Name) else set()
+    return frozenset(tested)
 
 
 def _computing(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -133,7 +138,8 @@ def _computing(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 def _calls(node: ast.AST, method: str) -> bool:
     return any(
-        isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and one.func.attr == method for one in ast.walk(node)
+        isinstance(node_, ast.Call) and isinstance(node_.func, ast.Attribute) and node_.func.attr == method
+        for node_ in ast.walk(node)
     )
 
 
@@ -165,13 +171,15 @@ def _decisions(tree: ast.AST, also: Iterable[str] = ()) -> Iterator[tuple[ast.ex
 def _functions_with_loops(tree: ast.AST) -> set[str]:
     """Functions that go through a loader's steps, themselves or through others: whether they are called is part of the result."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    found: set[str] = set()
+    looping: set[str] = set()
     for _ in range(4):
-        before = len(found)
-        found |= {one.name for one in functions if any(_goes_through_steps(inner, found) for inner in ast.walk(one))}
-        if len(found) == before:
+        before = len(looping)
+        looping |= {
+            function.name for function in functions if any(_goes_through_steps(inner, looping) for inner in ast.walk(function))
+        }
+        if len(looping) == before:
             break
-    return found
+    return looping
 
 
 def _goes_through_steps(node: ast.AST, functions: set[str]) -> bool:

@@ -65,54 +65,58 @@ def variables(shared: Mapping[str, Any], datasets: Iterable[Changes], *, arrivin
     `arriving`, and may have changed less, all.
     """
     datasets = list(datasets)
-    read = {id(one): changes for changes in datasets for one in within(changes.dataset)}
-    known = {id(one) for one in shared.values()} | {id(getattr(one, "values", None)) for one in shared.values()}
+    read = {id(shared_object): changes for changes in datasets for shared_object in within(changes.dataset)}
+    shared_ids = {id(shared_object) for shared_object in shared.values()} | {
+        id(getattr(shared_object, "values", None)) for shared_object in shared.values()
+    }
     memory = _memory(shared)
-    found: dict[str, Any] = {}
+    values_by_name: dict[str, Any] = {}
     for frame in script_frames():
         path, values = frame.f_code.co_filename, {**frame.f_globals, **frame.f_locals}
         for name, _ in source_analysis.deciding(path):
             held = _look_up(values, name)
-            if id(held) not in known:
-                found.setdefault(name, _compared(held, memory))
+            if id(held) not in shared_ids:
+                values_by_name.setdefault(name, _compared(held, memory))
         for name in dataflow.taken(path, frame.f_lineno):
             held, owner = _look_up(values, name), values.get(name.partition(".")[0])
-            own = type(owner).__module__.startswith("stretto.") or {id(held), id(owner)} & known
+            own = type(owner).__module__.startswith("stretto.") or {id(held), id(owner)} & shared_ids
             if not own and _decides(held, carried=name in source_analysis.carried_names(path)):
-                found.setdefault(name, _compared(held, memory))
+                values_by_name.setdefault(name, _compared(held, memory))
             if not own and is_own(held) and not isinstance(held, torch.nn.Module):
                 for key, value in class_attributes.counting(held).items():
-                    found.setdefault(f"{name}.{key}", _plain(value))
+                    values_by_name.setdefault(f"{name}.{key}", _plain(value))
         for name, owner in source_analysis.changing(path):
             if id(values.get(owner)) in read:
-                found.setdefault(name, _plain(_look_up(values, name)))
+                values_by_name.setdefault(name, _plain(_look_up(values, name)))
         for name in source_analysis.called(path):
             changes = read.get(id(values.get(name)))
             if changes is not None:
                 changed = plain_attributes(changes.dataset) if arriving else changes.since_made()
                 for key, value in changed.items():
-                    found.setdefault(f"{name}.{key}", _plain(value))
+                    values_by_name.setdefault(f"{name}.{key}", _plain(value))
         for name in source_analysis.tested_objects(path):
             held = values.get(name)
-            if id(held) not in known and is_own(held):
+            if id(held) not in shared_ids and is_own(held):
                 for key, value in vars(held).items():
-                    found.setdefault(f"{name}.{key}", _plain(value))
+                    values_by_name.setdefault(f"{name}.{key}", _plain(value))
         for name, held in values.items():
-            if id(held) not in known and id(held) not in read and (is_own(held) or isinstance(held, list | tuple | dict)):
-                for key, value in class_attributes.steering(name, held, lambda one: id(one) not in known and is_own(one)):
-                    found.setdefault(key, _plain(value))
+            if id(held) not in shared_ids and id(held) not in read and (is_own(held) or isinstance(held, list | tuple | dict)):
+                for key, value in class_attributes.steering(
+                    name, held, lambda shared_object: id(shared_object) not in shared_ids and is_own(shared_object)
+                ):
+                    values_by_name.setdefault(key, _plain(value))
             if id(held) in read:
                 for key, value in read[id(held)].arrays(everything=arriving).items():
-                    found.setdefault(f"{name}.{key}", describe(value) or _missing)
-    found.update(unregistered(shared))
-    return {name: value for name, value in list(found.items())[:MOST] if value is not _missing}
+                    values_by_name.setdefault(f"{name}.{key}", describe(value) or _missing)
+    values_by_name.update(unregistered(shared))
+    return {name: value for name, value in list(values_by_name.items())[:MOST] if value is not _missing}
 
 
 def difference(given: Mapping[str, Any], own: Mapping[str, Any], *, position: int) -> str:
     """What differs, and how to mend it; nothing where a worker may go on. `position` is the step within the epoch."""
     for name, value in given.items():
         if name in own and own[name] != value and not (own[name] != own[name] and value != value):
-            here, there = (_text(one) for one in (own[name], value))
+            here, there = (_text(side) for side in (own[name], value))
             if here.startswith((UNREGISTERED, UNSAVED)) and here.rpartition(" (")[0] != there.rpartition(" (")[0]:
                 continue  # a cache that has grown
             return (
@@ -160,8 +164,8 @@ _missing = object()
 
 def _look_up(values: Mapping[str, Any], name: str) -> Any:
     first, _, attribute = name.partition(".")
-    held = values.get(first, _missing)
-    return held if not attribute or held is _missing else getattr(held, attribute, _missing)
+    value = values.get(first, _missing)
+    return value if not attribute or value is _missing else getattr(value, attribute, _missing)
 
 
 def _text(value: Any) -> str:
@@ -186,15 +190,15 @@ def _decides(value: Any, *, carried: bool) -> bool:
 
 def unregistered(shared: Mapping[str, Any]) -> dict[str, str]:
     """Tensors of the shared modules that newcomers do not get: in plain attributes, and buffers that are not persistent."""
-    found: dict[str, str] = {}
+    described: dict[str, str] = {}
     for name, root in shared.items():
         for path, module in root.named_modules() if isinstance(root, torch.nn.Module) else ():
             unsaved = {key: module._buffers.get(key) for key in module._non_persistent_buffers_set}
             for key, value in {**module.__dict__, **unsaved}.items():
                 if isinstance(value, torch.Tensor):
                     kind = UNSAVED if key in module._buffers else UNREGISTERED
-                    found[".".join(part for part in (name, path, key) if part)] = kind + describe(value)
-    return found
+                    described[".".join(part for part in (name, path, key) if part)] = kind + describe(value)
+    return described
 
 
 def _compared(value: Any, memory: frozenset[int]) -> Any:
@@ -212,10 +216,10 @@ def _plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, list | tuple | set | frozenset | deque) and depth < 2:
         if len(value) > ENTRIES:
             return _missing
-        entries = [_plain(one, depth + 1) for one in value]
+        entries = [_plain(entry, depth + 1) for entry in value]
         return _missing if _missing in entries else sorted(map(str, entries)) if isinstance(value, set | frozenset) else entries
     if type(value) is dict and depth < 2 and len(value) <= ENTRIES:
-        entries = {str(key): _plain(one, depth + 1) for key, one in value.items()}
+        entries = {str(key): _plain(entry, depth + 1) for key, entry in value.items()}
         return _missing if _missing in entries.values() else entries
     return _missing
 
@@ -231,9 +235,9 @@ def is_own(value: Any) -> bool:
 def counted_draws(*, step: int) -> str:
     """What is wrong where `for i in range(n)` draws steps by `next`: it counts the steps of this process."""
     for frame in script_frames():
-        found = counted_draw(frame.f_code.co_filename, frame.f_lineno)
-        if found is not None and step:
-            name, line = found
+        draw = counted_draw(frame.f_code.co_filename, frame.f_lineno)
+        if draw is not None and step:
+            name, line = draw
             return (
                 f"`{name}` of range ({os.path.basename(frame.f_code.co_filename)}:{line}) begins at 0 here, the job is at step "
                 f"{step}: it counts the steps that this process draws with next(…). Count those of the job instead: "
@@ -251,9 +255,9 @@ def counted_draw(path: str, line: int) -> tuple[str, int] | None:
 
     nodes = [node for node in ast.walk(parse(path)) if within(node)]  # the outer ones first
     drawn = any(
-        isinstance(one, ast.Call) and _name(one.func) == "next" and one.lineno <= line <= (one.end_lineno or line)
+        isinstance(call, ast.Call) and _name(call.func) == "next" and call.lineno <= line <= (call.end_lineno or line)
         for node in nodes
-        for one in ast.walk(node)
+        for call in ast.walk(node)
     )
     loops = [node for node in nodes if isinstance(node, ast.For | ast.While)]
     inner = loops[-1] if drawn and loops else None

@@ -41,11 +41,11 @@ def check_shared(shared: SharedObjects) -> None:
         )
     if _wrapped(shared):
         return
-    held = {parameter for _, module in shared.modules for parameter in module.parameters()}
+    owned = {parameter for _, module in shared.modules for parameter in module.parameters()}
     for name, optimizer in shared.objects.items():
         if isinstance(optimizer, torch.optim.Optimizer):
             for parameter in _stepped(optimizer):
-                if parameter not in held:
+                if parameter not in owned:
                     raise ScriptError(
                         f"job.share({name}=…) steps a parameter of shape {tuple(parameter.shape)} that is in no "
                         "shared module, so newcomers would not get it: give its module to job.share as well; a "
@@ -102,12 +102,12 @@ class OptimizerHooks:
 
     def pending(self) -> list[tuple[int, torch.Tensor]]:
         """Gradients that no optimizer has used yet, by the parameter's place: newcomers and checkpoints need them."""
-        found: list[tuple[int, torch.Tensor]] = []
+        gradients: list[tuple[int, torch.Tensor]] = []
         for place, parameter in enumerate(self._shared.all_parameters()):
             used = self._used.get(parameter)
             if parameter.grad is not None and (used is None or not used.is_still(parameter.grad)):
-                found.append((place, parameter.grad))
-        return found
+                gradients.append((place, parameter.grad))
+        return gradients
 
     # ---- what PyTorch calls
 
@@ -121,7 +121,7 @@ class OptimizerHooks:
                 f"{kind}.step() was called inside the loop over the slices: there the gradients are those of one "
                 "slice on one worker; call it after the loop, once for every step"
             )
-        if any(callable(one) for one in (*args[1:], kwargs.get("closure"))):
+        if any(callable(argument) for argument in (*args[1:], kwargs.get("closure"))):
             raise ScriptError(
                 f"{kind}.step(closure) computes losses by itself, outside the loop over the slices, on this worker "
                 "alone: use an optimizer that steps without a closure"
@@ -160,7 +160,7 @@ class OptimizerHooks:
 
 def _wrapped(shared: SharedObjects) -> bool:
     """Whether some object's state may hold the parameters or the optimizer's state: a wrapper of the script's own."""
-    return any(not isinstance(one, PLAIN) for one in shared.objects.values())
+    return any(not isinstance(shared_object, PLAIN) for shared_object in shared.objects.values())
 
 
 def _stepped(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

@@ -109,11 +109,11 @@ def touched(specs: Sequence[list[Any]], *, given: Iterable[torch.Tensor]) -> lis
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
     had = _by_spec(given)
     room: list[torch.Tensor] = []
-    for one in specs:
-        if had[_key(one)]:
-            had[_key(one)].pop()
-        elif empty([one[0], [0]]).element_size() * _elements(one) > LARGE_BYTES:
-            room.append(empty(one).zero_())
+    for described in specs:
+        if had[_key(described)]:
+            had[_key(described)].pop()
+        elif empty([described[0], [0]]).element_size() * _elements(described) > LARGE_BYTES:
+            room.append(empty(described).zero_())
     return room
 
 
@@ -123,14 +123,17 @@ Places = list[torch.Tensor | None]
 def spread(places: Places, specs: Sequence[list[Any]], room: Sequence[torch.Tensor]) -> Places:
     """The places with room where there was none and some fits."""
     left = _by_spec(room)
-    return [left[_key(one)].pop() if place is None and left[_key(one)] else place for place, one in zip(places, specs, strict=True)]
+    return [
+        left[_key(described)].pop() if place is None and left[_key(described)] else place
+        for place, described in zip(places, specs, strict=True)
+    ]
 
 
 def _by_spec(tensors: Iterable[torch.Tensor]) -> defaultdict[str, list[torch.Tensor]]:
-    found: defaultdict[str, list[torch.Tensor]] = defaultdict(list)
+    by_spec: defaultdict[str, list[torch.Tensor]] = defaultdict(list)
     for tensor in tensors:
-        found[_key(spec(tensor))].append(tensor)
-    return found
+        by_spec[_key(spec(tensor))].append(tensor)
+    return by_spec
 
 
 def _key(described: list[Any]) -> str:

@@ -25,19 +25,21 @@ class SharedObjects:
         self.state = JobStateAttributes(self._state_values, self._check_value)
 
     def add(self, objects: dict[str, Any]) -> None:
-        for name, one in objects.items():
+        for name, shared_object in objects.items():
             if name in self.objects:
                 raise ScriptError(f"job.share({name}=…) was called twice: give every shared object a name of its own")
-            if type(one) is dict:
-                one = plain(name, one)
-                flatten(one.state_dict(), where=name)
-            if isinstance(one, type) or not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
+            if type(shared_object) is dict:
+                shared_object = plain(name, shared_object)
+                flatten(shared_object.state_dict(), where=name)
+            if isinstance(shared_object, type) or not (
+                hasattr(shared_object, "state_dict") and hasattr(shared_object, "load_state_dict")
+            ):
                 raise ScriptError(
-                    f"job.share({name}=…) got a {type(one).__name__}, which has no state_dict and load_state_dict: "
+                    f"job.share({name}=…) got a {type(shared_object).__name__}, which has no state_dict and load_state_dict: "
                     "share modules, optimizers, schedulers, scalers, dictionaries of plain values, or give your object these two "
                     f"methods; for one number write job.state.{name} = …"
                 )
-            self.objects[name] = one
+            self.objects[name] = shared_object
 
     def _check_value(self, name: str, value: Any) -> None:
         flatten(value, where=name)
@@ -45,17 +47,17 @@ class SharedObjects:
 
     def check_plain(self) -> None:
         """At every boundary: what the script has put into shared dictionaries."""
-        for name, one in self.objects.items():
-            if isinstance(one, PlainState):
-                self._check_copies(name, one.values)
+        for name, shared_object in self.objects.items():
+            if isinstance(shared_object, PlainState):
+                self._check_copies(name, shared_object.values)
 
     def _check_copies(self, name: str, value: Any) -> None:
         """Refuses the tensors of a shared module or optimizer themselves: they go on changing here, and would not on a newcomer."""
-        held = {tensor.data_ptr() for tensor in tensors_in(value) if tensor.numel()}
-        if not held:
+        memory = {tensor.data_ptr() for tensor in tensors_in(value) if tensor.numel()}
+        if not memory:
             return
-        for other, one in self.objects.items():
-            if any(tensor.data_ptr() in held for tensor in _own_tensors(one)):
+        for other, shared_object in self.objects.items():
+            if any(tensor.data_ptr() in memory for tensor in _own_tensors(shared_object)):
                 raise ScriptError(
                     f"{name} holds the tensors of `{other}` themselves, not copies: they go on changing here, and "
                     f"would not on a worker that joins; write copy.deepcopy({other}.state_dict())"
@@ -63,7 +65,7 @@ class SharedObjects:
 
     @property
     def modules(self) -> list[tuple[str, torch.nn.Module]]:
-        return [(name, one) for name, one in self.objects.items() if isinstance(one, torch.nn.Module)]
+        return [(name, shared_object) for name, shared_object in self.objects.items() if isinstance(shared_object, torch.nn.Module)]
 
     @property
     def states(self) -> dict[str, Any]:
@@ -73,7 +75,7 @@ class SharedObjects:
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        return [one for one in self.objects.values() if isinstance(one, torch.optim.Optimizer)]
+        return [shared_object for shared_object in self.objects.values() if isinstance(shared_object, torch.optim.Optimizer)]
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """Everything that may get a gradient, once each, in a fixed order."""
@@ -106,7 +108,9 @@ class SharedObjects:
 
     def flatten(self, place: dict[str, Any]) -> tuple[Any, list[torch.Tensor]]:
         """The whole state: objects and the job's place."""
-        return flatten({"objects": {name: one.state_dict() for name, one in self.states.items()}, "place": place})
+        return flatten(
+            {"objects": {name: shared_object.state_dict() for name, shared_object in self.states.items()}, "place": place}
+        )
 
     def digest(self, place: dict[str, Any]) -> str:
         return digest(*self.flatten(place))
@@ -117,35 +121,35 @@ class SharedObjects:
             [name, [[path, *spec(t)] for path, t in module.state_dict().items() if isinstance(t, torch.Tensor)]]
             for name, module in self.modules
         ]
-        kinds = [[name, type(one).__name__] for name, one in self.objects.items()]
+        kinds = [[name, type(shared_object).__name__] for name, shared_object in self.objects.items()]
         numbers = sum(t.numel() for t in self.tensors())
         sha = hashlib.sha256(json.dumps([tensors, kinds, loaders]).encode()).hexdigest()[:16]
         return f"{', '.join(name for name, _ in kinds) or 'nothing'}: {numbers} numbers, {len(loaders)} loaders, {sha}"
 
     def room(self, skeleton: Any, specs: list[list[Any]]) -> list[torch.Tensor | None]:
         """Tensors of the modules that can be filled in place with a state of this skeleton."""
-        own = dict(_named(*flatten({name: one.state_dict() for name, one in self.modules})))
-        found: list[torch.Tensor | None] = [None] * len(specs)
+        own = dict(_named(*flatten({name: module.state_dict() for name, module in self.modules})))
+        room_: list[torch.Tensor | None] = [None] * len(specs)
         for path, index in _places(dict(skeleton["map"])["objects"], ""):
             tensor = own.get(path)
             if tensor is not None and tensor.is_contiguous() and spec(tensor) == specs[index] and tensor.device.type == "cpu":
-                found[index] = tensor
-        return found
+                room_[index] = tensor
+        return room_
 
     def load(self, skeleton: Any, tensors: list[torch.Tensor]) -> dict[str, Any]:
         """Gives all objects their states; the job's place is returned."""
         whole = unflatten(skeleton, tensors)
         own = {t.data_ptr() for t in self.tensors() if t.numel()}
         self._regroup(whole["place"].get("groups") or {}, whole["objects"])
-        for name, held in whole["objects"].items():
+        for name, state in whole["objects"].items():
             target = PlainState(self._state_values) if name == STATE else self.objects.get(name)
             if target is None:
                 raise ScriptError(f"the job shares {name!r}, this worker does not: all workers must run the same script")
             filled = isinstance(target, torch.nn.Module) and all(
-                isinstance(t, torch.Tensor) and (not t.numel() or t.data_ptr() in own) for t in held.values()
+                isinstance(t, torch.Tensor) and (not t.numel() or t.data_ptr() in own) for t in state.values()
             )
             if not filled:
-                load(target, held)
+                load(target, state)
         if STATE not in whole["objects"]:
             self._state_values.clear()
         return whole["place"]
@@ -157,17 +161,17 @@ class SharedObjects:
             optimizer = self.objects.get(name)
             if isinstance(optimizer, torch.optim.Optimizer) and self.groups()[name] != wanted:
                 optimizer.param_groups.clear()
-                for places, held in zip(wanted, states[name]["param_groups"], strict=True):
-                    optimizer.add_param_group({**held, "params": [parameters[place] for place in places]})
+                for places, saved in zip(wanted, states[name]["param_groups"], strict=True):
+                    optimizer.add_param_group({**saved, "params": [parameters[place] for place in places]})
 
 
-def _own_tensors(one: Any) -> Iterator[torch.Tensor]:
+def _own_tensors(shared_object: Any) -> Iterator[torch.Tensor]:
     """Of a module or an optimizer, without its state_dict(), which costs more."""
-    if isinstance(one, torch.nn.Module):
-        yield from one.parameters()
-        yield from one.buffers()
-    elif isinstance(one, torch.optim.Optimizer):
-        yield from tensors_in(one.state)
+    if isinstance(shared_object, torch.nn.Module):
+        yield from shared_object.parameters()
+        yield from shared_object.buffers()
+    elif isinstance(shared_object, torch.optim.Optimizer):
+        yield from tensors_in(shared_object.state)
 
 
 def _places(skeleton: Any, path: str) -> Iterator[tuple[str, int]]:
@@ -176,12 +180,12 @@ def _places(skeleton: Any, path: str) -> Iterator[tuple[str, int]]:
         if "tensor" in skeleton:
             yield path, skeleton["tensor"]
         elif "map" in skeleton:
-            for key, held in skeleton["map"]:
-                yield from _places(held, f"{path}/{key}")
+            for key, entry in skeleton["map"]:
+                yield from _places(entry, f"{path}/{key}")
         else:
             for kind in ("list", "tuple"):
-                for place, held in enumerate(skeleton.get(kind, ())):
-                    yield from _places(held, f"{path}/{place}")
+                for place, entry in enumerate(skeleton.get(kind, ())):
+                    yield from _places(entry, f"{path}/{place}")
 
 
 def _named(skeleton: Any, tensors: list[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -256,5 +260,5 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Mapping):
-        for held in value.values():
-            yield from tensors_in(held)
+        for entry in value.values():
+            yield from tensors_in(entry)

@@ -18,28 +18,28 @@ def flatten(value: Any, *, where: str = "state") -> tuple[Any, list[torch.Tensor
     """A skeleton of plain JSON with places for tensors, and these tensors."""
     tensors: list[torch.Tensor] = []
 
-    def walk(one: Any, path: str) -> Any:
-        if one is None or isinstance(one, bool | str):
-            return one
-        if isinstance(one, int | float) and type(one) in (int, float):
-            return one
-        if isinstance(one, torch.Tensor):
-            tensors.append(one.detach())
+    def walk(node: Any, path: str) -> Any:
+        if node is None or isinstance(node, bool | str):
+            return node
+        if isinstance(node, int | float) and type(node) in (int, float):
+            return node
+        if isinstance(node, torch.Tensor):
+            tensors.append(node.detach())
             return {"tensor": len(tensors) - 1}
-        if isinstance(one, np.ndarray | np.generic):
-            array = np.asarray(one)
+        if isinstance(node, np.ndarray | np.generic):
+            array = np.asarray(node)
             tensors.append(torch.from_numpy(np.array(array)))
-            return {"array": len(tensors) - 1, "scalar": isinstance(one, np.generic)}
-        if isinstance(one, Mapping):
-            return {"map": [[walk(key, path), walk(held, f"{path}.{key}")] for key, held in one.items()]}
-        if isinstance(one, tuple | list):
-            return {"tuple" if isinstance(one, tuple) else "list": [walk(held, f"{path}[{k}]") for k, held in enumerate(one)]}
-        if isinstance(one, set | frozenset):
-            return {"set": [walk(held, path) for held in sorted(one)]}
-        if isinstance(one, bytes):
-            return {"bytes": base64.b64encode(one).decode()}
+            return {"array": len(tensors) - 1, "scalar": isinstance(node, np.generic)}
+        if isinstance(node, Mapping):
+            return {"map": [[walk(key, path), walk(entry, f"{path}.{key}")] for key, entry in node.items()]}
+        if isinstance(node, tuple | list):
+            return {"tuple" if isinstance(node, tuple) else "list": [walk(entry, f"{path}[{k}]") for k, entry in enumerate(node)]}
+        if isinstance(node, set | frozenset):
+            return {"set": [walk(entry, path) for entry in sorted(node)]}
+        if isinstance(node, bytes):
+            return {"bytes": base64.b64encode(node).decode()}
         raise ScriptError(
-            f"{path} is a {type(one).__name__}: shared state may hold tensors and plain values (numbers, texts, lists, dicts) "
+            f"{path} is a {type(node).__name__}: shared state may hold tensors and plain values (numbers, texts, lists, dicts) "
             "only; leave it out of state_dict() or store it as one of these"
         )
 

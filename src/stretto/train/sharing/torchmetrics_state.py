@@ -74,14 +74,14 @@ class TorchMetrics:
         package = sys.modules.get("torchmetrics")
         if package is None:
             return
-        known: set[int] = set()
+        seen: set[int] = set()
         for name, root in shared.modules:
             for path, module in root.named_modules(prefix=name):
                 _check_kind(package, path, module)
                 if isinstance(module, package.MetricCollection):
                     _without_groups(module)
-                if isinstance(module, package.Metric) and id(module) not in known:
-                    known.add(id(module))
+                if isinstance(module, package.Metric) and id(module) not in seen:
+                    seen.add(id(module))
                     self._add(path, module)
         if self._metrics:
             shared.objects[SHARED_AS] = self
@@ -89,7 +89,7 @@ class TorchMetrics:
     def _add(self, path: str, metric: Any) -> None:
         self._metrics[path] = metric
         # ClasswiseWrapper shows the states of the metric in it as its own.
-        inner = any(getattr(one, "_defaults", None) is metric._defaults for one in metric.children())
+        inner = any(getattr(child, "_defaults", None) is metric._defaults for child in metric.children())
         self._kinds[path] = {} if inner else {name: kind_of(path, metric, name) for name in metric._defaults}
         if self._kinds[path] and not any(path.startswith(f"{other}.") and self._kinds[other] for other in self._metrics):
             self._outer.add(path)
@@ -127,7 +127,7 @@ class TorchMetrics:
             elif isinstance(value, torch.Tensor):
                 yield (kind, path, name), [value.detach()] if kind == "state.list" else value.detach()
             else:
-                yield (kind, path, name), [one.detach() if isinstance(one, torch.Tensor) else one for one in value]
+                yield (kind, path, name), [entry.detach() if isinstance(entry, torch.Tensor) else entry for entry in value]
 
     def _wrong(self, path: str, metric: Any, start: Before) -> Iterator[str]:
         """What a slice must not do with a metric."""
@@ -145,14 +145,14 @@ class TorchMetrics:
 
     # ---- passes
 
-    def merge(self, found: Mapping[Key, Any]) -> None:
+    def merge(self, totals: Mapping[Key, Any]) -> None:
         """Adds what all slices of a pass have counted."""
         for path, metric in self._metrics.items():
-            count = found.get(("state.sum", path, COUNT))
+            count = totals.get(("state.sum", path, COUNT))
             if not count:
                 continue
             for name, kind in self._kinds[path].items():
-                part = found["state.sum" if kind == "state.mean" else kind, path, name]
+                part = totals["state.sum" if kind == "state.mean" else kind, path, name]
                 setattr(metric, name, merged(metric, name, kind, part, count=count))
             metric._update_count += count
             metric._computed = None
@@ -170,23 +170,23 @@ class TorchMetrics:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for path, held in state.items():
+        for path, saved in state.items():
             metric = self._metrics.get(path)
             if metric is None:
                 raise ScriptError(
                     f"the job counts with the torchmetrics object {path}, this worker has none: all workers must run "
                     "the same script"
                 )
-            for name, value in {**held["states"], **held["others"]}.items():
+            for name, value in {**saved["states"], **saved["others"]}.items():
                 setattr(metric, name, placed(copied(value), metric.device))
-            metric._update_count, metric._computed = held["count"], None
+            metric._update_count, metric._computed = saved["count"], None
 
     def snapshot(self) -> dict[str, Any]:
         """A copy of the states for those who skip an evaluation that the others have done; empty where they are large."""
         states = self.state_dict()
         if size([states], bound=CARRIED_BYTES) > CARRIED_BYTES:
             return {}
-        return {path: {key: copied(value) for key, value in held.items()} for path, held in states.items()}
+        return {path: {key: copied(value) for key, value in saved.items()} for path, saved in states.items()}
 
     # ---- metrics that are not shared
 
@@ -213,27 +213,27 @@ class TorchMetrics:
 
     def _strangers(self) -> list[Any]:
         metric = sys.modules["torchmetrics"].Metric
-        known = {id(one) for one in self._metrics.values()}
+        own = {id(one) for one in self._metrics.values()}
         kinds: dict[type, bool] = {}
-        found = []
+        strangers = []
         for one in gc.get_objects():
             kind = type(one)
             if kind not in kinds:
                 kinds[kind] = issubclass(kind, metric)
-            if kinds[kind] and id(one) not in known:
-                found.append(one)
-        return found
+            if kinds[kind] and id(one) not in own:
+                strangers.append(one)
+        return strangers
 
 
 def computed(metrics: Mapping[str, Any]) -> dict[str, float]:
     """The values of metrics that are single numbers, by name; `name/key` for those of a collection."""
     found: dict[str, float] = {}
     for name, metric in metrics.items():
-        if not any(getattr(one, "_update_count", 0) for one in metric.modules()):
+        if not any(getattr(module, "_update_count", 0) for module in metric.modules()):
             continue
         value = metric.compute()
-        values = {f"{name}/{key}": one for key, one in value.items()} if isinstance(value, dict) else {name: value}
-        found |= {key: float(one) for key, one in values.items() if isinstance(one, torch.Tensor) and one.numel() == 1}
+        values = {f"{name}/{key}": module for key, module in value.items()} if isinstance(value, dict) else {name: value}
+        found |= {key: float(module) for key, module in values.items() if isinstance(module, torch.Tensor) and module.numel() == 1}
     return found
 
 
@@ -255,7 +255,7 @@ def _without_groups(collection: Any) -> None:
 def _named(metric: Any) -> str:
     """The name under which a script's globals have a metric, or the collection that it is in."""
     for name, value in vars(sys.modules["__main__"]).items():
-        if value is metric or (isinstance(value, torch.nn.Module) and any(one is metric for one in value.modules())):
+        if value is metric or (isinstance(value, torch.nn.Module) and any(module is metric for module in value.modules())):
             return name
     return ""
 
@@ -286,7 +286,7 @@ def kind_of(path: str, metric: Any, name: str) -> str:
     """The operation that merges a state."""
     default, reduction = metric._defaults[name], metric._reductions[name]
     data = sys.modules["torchmetrics.utilities.data"]
-    known = {
+    kinds = {
         data.dim_zero_sum: "state.sum",
         data.dim_zero_mean: "state.mean",
         data.dim_zero_max: "state.max",
@@ -294,7 +294,7 @@ def kind_of(path: str, metric: Any, name: str) -> str:
         data.dim_zero_cat: "state.list",
         None: "state.list",
     }
-    kind = known.get(reduction)
+    kind = kinds.get(reduction)
     text = getattr(reduction, "__name__", str(reduction))
     if kind is None:
         raise ScriptError(
@@ -346,41 +346,41 @@ def others(metric: Any) -> dict[str, Any]:
 
 def merged(metric: Any, name: str, kind: str, part: Any, *, count: int) -> Any:
     """A state with what the slices of a pass have added to it, in `count` updates. Nothing is changed in place."""
-    held: Any = getattr(metric, name)
+    current: Any = getattr(metric, name)
     before, in_list = metric._update_count, kind == "state.list" and not isinstance(metric._defaults[name], torch.Tensor)
     part = placed(part, torch.device("cpu") if metric.compute_on_cpu and in_list else metric.device)
     if kind == "state.sum":
-        return held + part
+        return current + part
     if kind == "state.mean":
-        return (held * before + part) / (before + count) if before else part / count
+        return (current * before + part) / (before + count) if before else part / count
     if kind != "state.list":
-        return (torch.maximum if kind == "state.max" else torch.minimum)(held, part)
-    if isinstance(held, torch.Tensor):
-        return _stacked(held, part, fresh=not before, cat=metric._reductions[name] is not None)
-    joined = held + part
-    if metric._reductions[name] is not None and len(joined) > CHUNKS and len({_row(one) for one in joined}) == 1:
-        return [torch.cat([one.reshape(-1) if not one.dim() else one for one in joined])]
+        return (torch.maximum if kind == "state.max" else torch.minimum)(current, part)
+    if isinstance(current, torch.Tensor):
+        return _stacked(current, part, fresh=not before, cat=metric._reductions[name] is not None)
+    joined = current + part
+    if metric._reductions[name] is not None and len(joined) > CHUNKS and len({_row(entry) for entry in joined}) == 1:
+        return [torch.cat([entry.reshape(-1) if not entry.dim() else entry for entry in joined])]
     return joined
 
 
-def _stacked(held: torch.Tensor, parts: list[torch.Tensor], *, fresh: bool, cat: bool) -> torch.Tensor:
+def _stacked(current: torch.Tensor, parts: list[torch.Tensor], *, fresh: bool, cat: bool) -> torch.Tensor:
     """As torchmetrics joins tensors of several processes: one row for each slice where no reduction is given."""
     if cat:
-        return torch.cat([*([] if fresh else [held]), *parts])
-    rows = [] if fresh else list(held) if held.dim() > parts[0].dim() else [held]
+        return torch.cat([*([] if fresh else [current]), *parts])
+    rows = [] if fresh else list(current) if current.dim() > parts[0].dim() else [current]
     rows += parts
     return rows[0] if len(rows) == 1 else torch.stack(rows)
 
 
-def _row(one: Any) -> Any:
-    return (one.dtype, one.shape[1:], one.device) if isinstance(one, torch.Tensor) else id(one)
+def _row(value: Any) -> Any:
+    return (value.dtype, value.shape[1:], value.device) if isinstance(value, torch.Tensor) else id(value)
 
 
 def placed(value: Any, device: torch.device) -> Any:
     """Tensors, and those in lists, on a device."""
     if isinstance(value, torch.Tensor):
         return value.to(device)
-    return [placed(one, device) for one in value] if isinstance(value, list) else value
+    return [placed(entry, device) for entry in value] if isinstance(value, list) else value
 
 
 def copied(value: Any) -> Any:
@@ -388,5 +388,5 @@ def copied(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     if isinstance(value, dict):
-        return {key: copied(one) for key, one in value.items()}
-    return [copied(one) for one in value] if isinstance(value, list) else value
+        return {key: copied(entry) for key, entry in value.items()}
+    return [copied(entry) for entry in value] if isinstance(value, list) else value

@@ -26,19 +26,19 @@ TAG = 7
 
 def pieces(sizes: Sequence[int]) -> list[list[tuple[int, int, int]]]:
     """Pieces of (tensor, low, high): one range of a large tensor, or several small ones together."""
-    found: list[list[tuple[int, int, int]]] = []
+    pieces_: list[list[tuple[int, int, int]]] = []
     packed: list[tuple[int, int, int]] = []
-    held = 0
+    filled = 0
     for index, size in enumerate(sizes):
         if size > SMALL_BYTES:
-            found += [[(index, low, min(low + PIECE_BYTES, size))] for low in range(0, size, PIECE_BYTES)]
+            pieces_ += [[(index, low, min(low + PIECE_BYTES, size))] for low in range(0, size, PIECE_BYTES)]
         elif size:
             packed.append((index, 0, size))
-            held += size
-            if held >= PIECE_BYTES:
-                found.append(packed)
-                packed, held = [], 0
-    return [*found, packed] if packed else found
+            filled += size
+            if filled >= PIECE_BYTES:
+                pieces_.append(packed)
+                packed, filled = [], 0
+    return [*pieces_, packed] if packed else pieces_
 
 
 def announce(group: ProcessGroup, specs: list[list[Any]], *, newcomers: Sequence[int]) -> None:
@@ -98,7 +98,7 @@ def receive(
     text = _receive_text(group, routes.describer(group.rank))
     forwards = [wait for peer in routes.told(group.rank) for wait in _send_text(group, text, peer)]
     skeleton, specs = json.loads(text)
-    tensors = [empty(one) if given is None else given for one, given in zip(specs, room(skeleton, specs), strict=True)]
+    tensors = [empty(described) if given is None else given for described, given in zip(specs, room(skeleton, specs), strict=True)]
     flats = [as_bytes(t) for t in tensors]
     waits: list[tuple[Callable[[], None], torch.Tensor, list[tuple[int, int, int]]]] = []
     for number, piece in enumerate(pieces([flat.numel() for flat in flats])):
@@ -165,11 +165,11 @@ class TransferTopology:
         for rank, name in enumerate(hosts):
             ranks.setdefault(name, []).append(rank)
         number = {name: place for place, name in enumerate(ranks)}
-        found = tuple(
+        routes = tuple(
             Host(tuple(rank for rank in there if rank not in fresh), tuple(rank for rank in there if rank in fresh))
             for there in ranks.values()
         )
-        return TransferTopology(holders, tuple(sorted(fresh)), found, tuple(number[name] for name in hosts))
+        return TransferTopology(holders, tuple(sorted(fresh)), routes, tuple(number[name] for name in hosts))
 
     # ---- pieces
 
@@ -185,7 +185,9 @@ class TransferTopology:
         """Whom this member sends that piece."""
         here = self.hosts[self.at[rank]]
         if rank in here.newcomers:
-            return [] if here.holders or here.relay(piece) != rank else [one for one in here.newcomers if one != rank]
+            return (
+                [] if here.holders or here.relay(piece) != rank else [newcomer for newcomer in here.newcomers if newcomer != rank]
+            )
         near = list(here.newcomers) if here.holders[piece % len(here.holders)] == rank else []
         far = self.holders[piece % len(self.holders)] == rank
         return near + [host.relay(piece) for host in self.hosts if far and host.newcomers and not host.holders]
