@@ -1,4 +1,7 @@
-"""Reports of a worker to its agent, which writes them into the journal: commits, roster switches, evaluations."""
+"""Reports of a worker to its agent, which writes them into the journal: commits, roster switches, evaluations.
+
+The chief also reports application metrics (docs/reference/metrics.md), which schedulers decide from.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,10 @@
 
 Two levels only, folders and files. `put` is all or nothing: readers see the old content, the new one, or no file. Locally
 that is a rename after fsync of the file and of its folder; elsewhere it is one upload, which object stores make visible as a whole.
+
+Large local files are written past the page cache (O_DIRECT): copying gigabytes into it, and having the kernel write them out from
+there, costs more CPU than all the rest of a save, and on a machine that trains all of it is taken from training. It also keeps the
+cache for the data that training reads.
 """
 
 from __future__ import annotations

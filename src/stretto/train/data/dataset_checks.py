@@ -1,4 +1,4 @@
-"""Which datasets can be read by sample numbers. What cannot is refused by its name, with the way that exists."""
+"""Which datasets can be read by sample numbers, and what identifies one. Others are refused by name, with the way that exists."""
 
 from __future__ import annotations
 

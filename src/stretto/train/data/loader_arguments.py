@@ -1,4 +1,9 @@
-"""What a script may say to `job.loader`: its arguments checked, and DataLoader's words either understood or refused by name."""
+"""What a script may say to `job.loader`: its arguments checked, and DataLoader's words either understood or refused by name.
+
+What a script leaves open may be given by whoever starts the job: `STRETTO_SLICES` and `STRETTO_BATCH` come with a job file's
+`elastic.slices` and `elastic.batch`. They are read wherever the script runs, also under plain `python`: with the same two in its
+environment it gives the same bits.
+"""
 
 from __future__ import annotations
 

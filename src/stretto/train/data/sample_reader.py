@@ -1,4 +1,8 @@
-"""Reading samples: which ones a slice has, and fetching them."""
+"""Reading samples: which ones a slice has, fetching them, and whether they are the same when they are read again.
+
+A dataset or a collate_fn that keeps a random generator or a counter of its own gives another sample to whoever reads it second. The
+first slice that a process reads is therefore read twice, with the random numbers set alike before, and compared.
+"""
 
 from __future__ import annotations
 

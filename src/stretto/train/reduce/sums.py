@@ -2,7 +2,7 @@
 
 Every worker combines the values of its own slices as far as it can without its neighbours: the complete subtrees of its share.
 These partial results travel behind the header, and every worker finishes the tree. Integers stay integers and are exact; floats
-are summed in double precision and always in the same order.
+are summed in double precision and always in the same order. Logged values are averaged over the slices' samples.
 """
 
 from __future__ import annotations

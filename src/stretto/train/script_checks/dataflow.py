@@ -1,6 +1,8 @@
 """Names in a script's source: which ones a statement reads, sets or only shows, and which ones a loop has from outside.
 
-Only plain names (`tau`) and attributes of plain names (`self.tau`) are looked at.
+Only plain names (`tau`) and attributes of plain names (`self.tau`) are looked at. The source is read, never run. What the slices
+compute with, and what goes into changes in place (`clip_grad_norm_`, `lerp_`, `load_state_dict`), is followed back through the
+assignments of the loop and into the functions of the script that it calls.
 """
 
 from __future__ import annotations

@@ -2,7 +2,11 @@
 
 The first holder sends the skeleton; the tensors' bytes are cut into pieces that the holders send in turn. Pieces of large
 tensors are sent from where they lie and received where they will stay; small tensors travel packed together. What crosses the
-network does so once a host: newcomers hand it on to each other there.
+network does so once per host: newcomers hand it on to each other there.
+
+`TransferTopology` says which way each piece goes. It is pure: all members read the same roster and find the same routes. A newcomer
+on a host where somebody has the state gets it from there. To any other host each piece goes to one of its newcomers, in turn, and
+from there to its neighbours.
 """
 
 from __future__ import annotations
