@@ -1,8 +1,9 @@
 """A step, from its boundary to its commit. What the parts do is in their own files.
 
-`training_steps`: at the boundary the agent's wishes are followed, rosters switch, newcomers get the state and checkpoints are taken;
-the batch is decided; the script gets the step. `run`, inside the script's loop over the step: this worker's slices, the exchange, and
-all of it again if the roster breaks. Then the script's optimizer has its turn, and the step is committed when the script comes back.
+`training_steps`: at the boundary the chief's directives are followed, rosters switch, newcomers get the state and checkpoints
+are taken; the batch is decided; the script gets the step. `run`, inside the script's loop over the step: this worker's slices, the
+exchange, and all of it again if the roster breaks. Then the script's optimizer has its turn, and the step is committed when the
+script comes back.
 """
 
 from __future__ import annotations

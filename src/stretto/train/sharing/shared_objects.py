@@ -1,4 +1,4 @@
-"""What a job shares: objects and dictionaries given to `job.share`, the attributes of `job.state`, and the state that they make up."""
+"""What a job shares: what was given to `job.share`, the attributes of `job.state`, and the state that they make up."""
 
 from __future__ import annotations
 
