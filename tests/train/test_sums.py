@@ -239,7 +239,7 @@ assert other.metrics == {"accuracy": 0.5} and other.sums["n"] == 43
 assert torch.equal(other.sums["matrix"], data.sums["matrix"]) and torch.equal(other.gathered["labels"], y[:43])
 other.restore({"epoch": 3, "step": 0, "consumed": 0, "batch": 16})  # as version 0.1 wrote it
 assert other.epoch == 3
-assert "metrics" not in data.position
+assert "metrics" not in data.position.to_dict()
 """
     )
 
