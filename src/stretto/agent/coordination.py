@@ -1,6 +1,6 @@
-"""This agent's part in the job: its workers' statuses go into the store, and what the leader writes there comes out.
+"""Coordination with the job's other agents: this agent writes its workers' statuses to the store and reads the leader's decisions.
 
-Every agent has one and stands for leader with it. `keys.py` in `membership` says what is in the store and who writes it.
+Every agent has one, and is a candidate for leader through it. `membership.store_schema` says who writes what in the store.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from stretto.core.roster import Roster
 from stretto.membership import store_schema
@@ -25,58 +25,110 @@ ALONE = Timeouts(lease_s=86_400.0, fence_s=10 * 86_400.0)
 """For a store inside the only agent: it cannot be out of reach, so a slow machine must not cost anybody the lease."""
 RETRIES = 200
 RETRY_S = 0.5
-"""A word to the store is repeated for longer than an outage that training survives."""
+"""Writes retry for longer than the longest store outage that training survives."""
 ANNOUNCE_S = 3.0
 
 
-class CoordinationHandler(Protocol):
-    """Those who carry decisions out."""
+@dataclass(frozen=True, slots=True)
+class RosterPublished:
+    """The leader has published a roster."""
 
-    def balance(self) -> None:
-        """The number of workers that this agent shall run may have changed."""
-        ...
+    roster: Roster
 
-    def publish(self, roster: Roster) -> None: ...
 
-    def halt(self, number: int, reason: str) -> None: ...
+@dataclass(frozen=True, slots=True)
+class RosterBroken:
+    """A member of the roster is gone: everybody stops at the last common step."""
 
-    def dismiss(self, worker: str, reason: str) -> None: ...
+    number: int
+    reason: str
 
-    def finish(self) -> None:
-        """The leader says that the job is over."""
-        ...
 
-    def lost(self) -> None: ...
+@dataclass(frozen=True, slots=True)
+class WorkerDismissed:
+    """The leader has no use for one of this agent's workers."""
 
-    def fail(self, reason: str, *, traceback: str = "", exit_code: int = 1) -> None: ...
+    worker: str
+    reason: str
 
-    def asked_to_stop(self, *, now: bool) -> None:
-        """Somebody wants the job to end."""
-        ...
 
-    def asked_to_leave(self) -> None:
-        """Somebody wants this agent out of the job."""
-        ...
+@dataclass(frozen=True, slots=True)
+class TargetChanged:
+    """The number of workers that this agent shall run may have changed."""
 
-    def ended(self, document: dict[str, Any]) -> None:
-        """The job has ended while this agent was away."""
-        ...
 
-    def ousted(self, reason: str) -> None:
-        """The store has another job under this one's name."""
-        ...
+@dataclass(frozen=True, slots=True)
+class StoreChanged:
+    """Something in the store has changed. Frequent."""
 
-    def compare(self) -> None:
-        """The job's fingerprint is known now."""
-        ...
 
-    def changed(self) -> None:
-        """Something in the store has changed. Called often."""
-        ...
+@dataclass(frozen=True, slots=True)
+class FingerprintKnown:
+    """The job's fingerprint is known, or another one than before."""
 
-    def fence(self) -> None:
-        """The store is out of reach: all workers have to be stopped before this returns."""
-        ...
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """A user wants the whole job to end."""
+
+    now: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveRequested:
+    """A user wants this agent out of the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFinished:
+    """The leader says that the job is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobLost:
+    """Every worker that held the state is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureReported:
+    """The job failed, here or on another host."""
+
+    reason: str
+    traceback: str = ""
+    exit_code: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class EndedWhileAway:
+    """The other agents ended the job while this one could not reach the store."""
+
+    state: str
+    digest: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobReplaced:
+    """The store has another job under this one's name."""
+
+    reason: str
+
+
+CoordinationEvent = (
+    RosterPublished
+    | RosterBroken
+    | WorkerDismissed
+    | TargetChanged
+    | StoreChanged
+    | FingerprintKnown
+    | StopRequested
+    | LeaveRequested
+    | JobFinished
+    | JobLost
+    | FailureReported
+    | EndedWhileAway
+    | JobReplaced
+)
+"""What the store tells an agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +145,10 @@ class Coordination:
 
     def __init__(
         self,
-        floor: CoordinationHandler,
         store: Store,
         *,
+        on_event: Callable[[CoordinationEvent], None],
+        on_fence: Callable[[], None],
         agent: str,
         slots: int,
         asked: ScaleRequest,
@@ -104,9 +157,10 @@ class Coordination:
         card: Mapping[str, Any] | None = None,
         life: int = 1,
     ) -> None:
-        """`job` is the id of a job that others take part in, `life` which of its lives this is; `card` is what the others shall
-        know of this agent."""
-        self._floor = floor
+        """`on_event` receives every decision, in order. `on_fence` is called when the store has been out of reach for too long: it
+        must have killed all workers when it returns. `job` is the id of a job on several hosts, `life` the number of this attempt,
+        `card` what the other agents shall know of this one."""
+        self._emit = on_event
         self._store = store
         self._agent = agent
         self._asked = asked
@@ -115,7 +169,7 @@ class Coordination:
         self._timing = timing
         self._card: dict[str, Any] = {"agent": agent, "slots": slots, **(card or {})}
         self._mirror = WatchCache(store, doubt=self._doubt)
-        self._presence = LeaseSession(store, agent=agent, timing=timing, on_fence=floor.fence)
+        self._presence = LeaseSession(store, agent=agent, timing=timing, on_fence=on_fence)
         self._leader = Leader(
             store, agent=agent, mirror=self._mirror, presence=self._presence, timing=timing, on_lost=lambda lost: lost < life
         )
@@ -163,7 +217,7 @@ class Coordination:
     def _part_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.remove(task)
         if not task.cancelled() and task.exception() is not None:
-            self._floor.fail(f"the agent's part in the leadership failed: {task.exception()!r}")
+            self._emit(FailureReported(f"the agent's part in the leadership failed: {task.exception()!r}"))
 
     # ---- what the store says
 
@@ -399,13 +453,11 @@ class Coordination:
             return ""
         ended = store_schema.value(entries, store_schema.ENDED)
         if ended.get("id") == self._job:
-            self._floor.ended(ended)
+            self._emit(EndedWhileAway(str(ended.get("state", "failed")), ended.get("digest")))
             return "the job has ended"
         if held:
-            self._floor.ousted(
-                f"another job of this name has begun in the store (on host "
-                f"{store_schema.value(entries, store_schema.JOB).get('host')})"
-            )
+            host = store_schema.value(entries, store_schema.JOB).get("host")
+            self._emit(JobReplaced(f"another job of this name has begun in the store (on host {host})"))
         return "the store does not know this job any more"
 
     async def _follow(self) -> None:
@@ -416,7 +468,7 @@ class Coordination:
                 back, self.cut_off = self.cut_off, False
                 self._pass_on()
                 if back:
-                    self._floor.balance()
+                    self._emit(TargetChanged())
             await self._mirror.changed()
 
     def _pass_on(self) -> None:
@@ -429,18 +481,18 @@ class Coordination:
         broken = store_schema.value(entries, store_schema.BROKEN)
         if int(broken.get("number", 0)) > self._broken:
             self._broken = int(broken["number"])
-            self._floor.halt(self._broken, str(broken.get("reason", "")))
+            self._emit(RosterBroken(self._broken, str(broken.get("reason", ""))))
         roster = store_schema.roster(entries)
         if roster is not None and roster.number > self._roster:
             self._roster = roster.number
-            self._floor.publish(roster)
+            self._emit(RosterPublished(roster))
         self._pass_dismissals(entries)
         target = int(store_schema.value(entries, store_schema.TARGETS + self._agent).get("workers", 0))
         if target != self._target:
             self._target = target
-            self._floor.balance()
+            self._emit(TargetChanged())
         self._pass_wishes(entries)
-        self._floor.changed()
+        self._emit(StoreChanged())
         outcome = store_schema.value(entries, store_schema.OUTCOME)
         if outcome:
             self._conclude(outcome)
@@ -454,31 +506,28 @@ class Coordination:
         stop = store_schema.revision(entries, store_schema.STOP)
         if stop > self._stopping:
             self._stopping = stop
-            self._floor.asked_to_stop(now=bool(store_schema.value(entries, store_schema.STOP).get("now")))
+            self._emit(StopRequested(now=bool(store_schema.value(entries, store_schema.STOP).get("now"))))
         if store_schema.DRAINS + self._agent in entries:
-            self._floor.asked_to_leave()
+            self._emit(LeaveRequested())
         fingerprint = self.fingerprint
         if fingerprint != self._fingerprint:
             self._fingerprint = fingerprint
-            self._floor.compare()
+            self._emit(FingerprintKnown())
 
     def _pass_dismissals(self, entries: store_schema.Entries) -> None:
         for worker, document in store_schema.under(entries, store_schema.DISMISSED).items():
             status = self._mine.get(worker)
             if worker not in self._dismissed and status is not None and status.phase is not Phase.GONE:
                 self._dismissed.add(worker)
-                self._floor.dismiss(worker, str(document.get("reason", "")))
+                self._emit(WorkerDismissed(worker, str(document.get("reason", ""))))
 
     def _conclude(self, outcome: dict[str, Any]) -> None:
         self._concluded = True
         match outcome["state"]:
             case "finished":
-                self._floor.finish()
+                self._emit(JobFinished())
             case "lost":
-                self._floor.lost()
+                self._emit(JobLost())
             case _:
-                self._floor.fail(
-                    str(outcome.get("reason", "")),
-                    traceback=str(outcome.get("traceback", "")),
-                    exit_code=int(outcome.get("exit_code", 1)),
-                )
+                reason, trace = str(outcome.get("reason", "")), str(outcome.get("traceback", ""))
+                self._emit(FailureReported(reason, trace, int(outcome.get("exit_code", 1))))

@@ -15,7 +15,24 @@ from dataclasses import replace
 from typing import Any
 
 from stretto.agent.completion import Completion
-from stretto.agent.coordination import Coordination, ScaleRequest
+from stretto.agent.coordination import (
+    Coordination,
+    CoordinationEvent,
+    EndedWhileAway,
+    FailureReported,
+    FingerprintKnown,
+    JobFinished,
+    JobLost,
+    JobReplaced,
+    LeaveRequested,
+    RosterBroken,
+    RosterPublished,
+    ScaleRequest,
+    StopRequested,
+    StoreChanged,
+    TargetChanged,
+    WorkerDismissed,
+)
 from stretto.agent.hosts.join import Joined
 from stretto.agent.hosts.multi_host import MultiHostJob
 from stretto.agent.options import RunOptions
@@ -65,11 +82,19 @@ class Supervisor:
         asked = ScaleRequest(least=options.least, most=options.most, wanted=options.wanted)
         self.part = None
         if joined is None:
-            self.council = Coordination(self, EmbeddedStore(), agent=options.agent, slots=options.most, asked=asked)
+            self.council = Coordination(
+                EmbeddedStore(),
+                on_event=self._handle,
+                on_fence=self._fence,
+                agent=options.agent,
+                slots=options.most,
+                asked=asked,
+            )
         else:
             self.council = Coordination(
-                self,
                 joined.store,
+                on_event=self._handle,
+                on_fence=self._fence,
                 agent=joined.agent,
                 slots=joined.slots,
                 asked=asked,
@@ -219,9 +244,43 @@ class Supervisor:
         self.spawn(fork())
         self.early.started(worker)
 
-    # ---- what the leader decides
+    # ---- what the leader and the other agents decide
 
-    def publish(self, roster: Roster) -> None:
+    def _handle(self, event: CoordinationEvent) -> None:
+        match event:
+            case RosterPublished(roster):
+                self._publish(roster)
+            case RosterBroken(number, reason):
+                self._halt(number, reason)
+            case WorkerDismissed(name, reason):
+                worker = self.workers.get(name)
+                if worker is not None and not worker.dead:
+                    self.let_go(worker, reason, refused=worker.status.tick is None)
+            case TargetChanged():
+                self.balance()
+            case StoreChanged():
+                self.early.look()
+            case FingerprintKnown():
+                self._hearing.compare()
+            case StopRequested(now):
+                self._stop(now=now, code=STOPPED)
+            case LeaveRequested():
+                if self.part is not None:
+                    self.part.leave(now=False, code=0)
+            case JobFinished():
+                self.see_whether_over()
+            case JobLost():
+                self._lose()
+            case FailureReported(reason, trace, exit_code):
+                hint = self.ending.hint if reason.startswith(ENDED_EARLY) else ""
+                self.ending.fail(Failure(f"{reason}{hint}", trace, exit_code))
+            case EndedWhileAway(state, digest):
+                if self.part is not None:
+                    self.part.ended(state, digest)
+            case JobReplaced(reason):
+                self.ending.end(replace(RunOutcome.failed(Failure(reason)), own=True))
+
+    def _publish(self, roster: Roster) -> None:
         self.recorder.roster(roster, agent=self.options.agent)
         message = RosterMessage(roster)
         for name in (*roster.workers, *roster.left):
@@ -232,55 +291,24 @@ class Supervisor:
                 self.council.forget(name)
                 del self.workers[name]
 
-    def halt(self, number: int, reason: str) -> None:
+    def _halt(self, number: int, reason: str) -> None:
         self.recorder.event("broken", f"roster {number}: {reason}")
         for name in list(self.workers):
             self._send(name, HaltMessage(number))
 
-    def dismiss(self, worker: str, reason: str) -> None:
-        known = self.workers.get(worker)
-        if known is not None and not known.dead:
-            self.let_go(known, reason, refused=known.status.tick is None)
-
-    def finish(self) -> None:
-        self.see_whether_over()
-
-    def fence(self) -> None:
+    def _fence(self) -> None:
         self.recorder.event("warning", "the store has been out of reach for too long: this agent stops its workers")
         for worker in list(self.workers.values()):
             if worker.serving:
                 worker.dismissed = "the store is out of reach"
                 self._kill(worker)
 
-    def lost(self) -> None:
+    def _lose(self) -> None:
+        """Nobody has the state any more; a checkpoint can help."""
         crash = self._ledger.crashes[-1] if self._ledger.crashes else None
         text = f"every worker that held the state is gone: {self._last_words}"
         failure = Failure(text, crash.traceback if crash else "", exit_code_of(crash))
         self.ending.end(replace(RunOutcome.failed(failure), lost=True))
-
-    def fail(self, reason: str, *, traceback: str = "", exit_code: int = 1) -> None:
-        hint = self.ending.hint if reason.startswith(ENDED_EARLY) else ""
-        self.ending.fail(Failure(f"{reason}{hint}", traceback, exit_code))
-
-    def asked_to_stop(self, *, now: bool) -> None:
-        self._stop(now=now, code=STOPPED)
-
-    def asked_to_leave(self) -> None:
-        if self.part is not None:
-            self.part.leave(now=False, code=0)
-
-    def ended(self, document: dict[str, Any]) -> None:
-        if self.part is not None:
-            self.part.ended(document)
-
-    def ousted(self, reason: str) -> None:
-        self.ending.end(replace(RunOutcome.failed(Failure(reason)), own=True))
-
-    def compare(self) -> None:
-        self._hearing.compare()
-
-    def changed(self) -> None:
-        self.early.look()
 
     def _send(self, name: str, message: ToWorker) -> None:
         worker = self.workers.get(name)

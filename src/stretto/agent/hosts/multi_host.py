@@ -172,12 +172,11 @@ class MultiHostJob:
             for worker in self._agent.workers.values()
         )
 
-    def ended(self, document: dict[str, Any]) -> None:
-        """The others have ended the job while this agent was away."""
-        state = str(document.get("state", "failed"))
+    def ended(self, state: str, digest: str | None) -> None:
+        """The other agents ended the job while this one was away."""
         if state == "finished":
             self._agent.recorder.event("warning", "the job was finished by the others while this host was cut off")
-            return self._agent.ending.end(RunOutcome("finished", 0, digest=document.get("digest")))
+            return self._agent.ending.end(RunOutcome("finished", 0, digest=digest))
         error = f"the job has ended ({state}) while this host was cut off"
         self._agent.ending.end(RunOutcome(state, 1, error, own=True))
 
