@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stretto.agent.workers.failure_policy import Crash, FailureHistory
-from stretto.agent.workers.restart_budget import BACKOFF_MOST_S, RestartBudget
+from stretto.agent.workers.replacement import BACKOFF_MOST_S, RestartBudget
 
 CRASH = Crash("w0", 12, "ValueError", "a hole", "Traceback: …")
 
@@ -65,16 +65,16 @@ def test_a_slice_that_kills_two_workers_is_poison_and_one_that_kills_the_same_wo
 
 def test_the_first_restart_is_at_once_and_the_next_wait_longer_up_to_a_bound() -> None:
     budget = RestartBudget(20)
-    delays = [budget.ask(0.0) for _ in range(10)]
+    delays = [budget.spend(0.0) for _ in range(10)]
     assert delays[:4] == [0.0, 1.0, 2.0, 4.0]
     assert max(delay for delay in delays if delay is not None) == BACKOFF_MOST_S
 
 
 def test_the_budget_is_used_up_and_comes_back_with_time() -> None:
     budget = RestartBudget(2, window_s=100)
-    assert budget.ask(0.0) == 0.0
-    assert budget.ask(50.0) == 1.0
-    assert budget.ask(60.0) is None
-    assert budget.ask(101.0) == 1.0
-    assert budget.ask(500.0) == 0.0
-    assert RestartBudget(0).ask(0.0) is None
+    assert budget.spend(0.0) == 0.0
+    assert budget.spend(50.0) == 1.0
+    assert budget.spend(60.0) is None
+    assert budget.spend(101.0) == 1.0
+    assert budget.spend(500.0) == 0.0
+    assert RestartBudget(0).spend(0.0) is None

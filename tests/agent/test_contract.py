@@ -12,7 +12,7 @@ from torch.utils.data import Subset, TensorDataset, random_split
 
 from stretto.agent.records.recorder import Recorder, Silent
 from stretto.agent.records.run_folder import RunFolder
-from stretto.agent.workers.fingerprints import differences, remedy, told
+from stretto.agent.workers.fingerprints import differences, listed, remedy
 from stretto.core.audit import audit
 from stretto.core.journal import LoaderLine, Orders
 from stretto.train.data.dataset_checks import identity
@@ -24,7 +24,7 @@ SEEDED = script(epochs=8, pause_s=0.02).replace("seed=3", "seed=1000 + int(WORKE
 def test_differences_have_the_name_and_both_values_and_both_workers() -> None:
     found = differences({"a": "1", "b": "2"}, {"a": "1", "b": "3", "c": "4"}, worker="w1", of="w0")
     assert found == ["b is 2 on w1 and 3 on w0", "c is missing on w1 and 4 on w0"]
-    assert told([str(n) for n in range(7)]) == "0; 1; 2; 3; 4; and 2 more"
+    assert listed([str(n) for n in range(7)]) == "0; 1; 2; 3; 4; and 2 more"
     assert "stretto.join(seed=0)" in remedy(["stretto.join(seed=…) is 1 on w1 and 2 on w0"])
 
 

@@ -81,16 +81,16 @@ async def training(coordination: Coordination, log: Log) -> list[WorkerStatus]:
     """Two members of roster 1."""
     members = [worker("w0", 0), worker("w1", 1)]
     for member in members:
-        coordination.tell(member)
+        coordination.report(member)
     await until(lambda: log.rosters)
     roster = log.rosters[-1]
     if len(roster.members) < 2:
-        coordination.tell(replace(members[0], phase=Phase.MEMBER, roster=roster.number, tick=0))
+        coordination.report(replace(members[0], phase=Phase.MEMBER, roster=roster.number, tick=0))
         await until(lambda: len(log.rosters) == 2)
         roster = log.rosters[-1]
     members = [replace(member, phase=Phase.MEMBER, roster=roster.number, tick=0) for member in members]
     for member in members:
-        coordination.tell(member)
+        coordination.report(member)
     await until(lambda: coordination.settled)
     return members
 
@@ -98,7 +98,7 @@ async def training(coordination: Coordination, log: Log) -> list[WorkerStatus]:
 def test_the_agent_is_told_how_many_workers_to_run() -> None:
     async def story(coordination: Coordination, log: Log) -> None:
         await until(lambda: coordination.target == 2)
-        coordination.want(4)
+        coordination.set_wanted(4)
         assert coordination.wanted == 4
         await until(lambda: coordination.target == 4)
 
@@ -109,11 +109,11 @@ def test_a_death_breaks_the_roster_and_the_survivor_is_rescued() -> None:
     async def story(coordination: Coordination, log: Log) -> None:
         first, second = await training(coordination, log)
         number = log.rosters[-1].number
-        coordination.tell(replace(second, phase=Phase.GONE))
+        coordination.report(replace(second, phase=Phase.GONE))
         await until(lambda: log.of(RosterBroken))
         assert log.of(RosterBroken)[0].number == number
         assert log.rosters[-1].number == number, "nobody is rescued before all survivors have stopped"
-        coordination.tell(replace(first, halted=number, tick=5))
+        coordination.report(replace(first, halted=number, tick=5))
         await until(lambda: log.rosters[-1].number > number)
 
     log = play(story)
@@ -124,10 +124,10 @@ def test_a_death_breaks_the_roster_and_the_survivor_is_rescued() -> None:
 def test_a_worker_of_another_shape_is_dismissed_once_and_named() -> None:
     async def story(coordination: Coordination, log: Log) -> None:
         await training(coordination, log)
-        coordination.want(3)
-        coordination.tell(replace(worker("w2", 2), shape="another"))
+        coordination.set_wanted(3)
+        coordination.report(replace(worker("w2", 2), shape="another"))
         await until(lambda: log.of(WorkerDismissed))
-        coordination.tell(replace(worker("w2", 2), shape="another", prepared=1))
+        coordination.report(replace(worker("w2", 2), shape="another", prepared=1))
         await asyncio.sleep(0.05)
 
     dismissals = play(story).of(WorkerDismissed)
@@ -138,7 +138,7 @@ def test_a_worker_of_another_shape_is_dismissed_once_and_named() -> None:
 def test_everybody_dying_is_a_loss() -> None:
     async def story(coordination: Coordination, log: Log) -> None:
         for member in await training(coordination, log):
-            coordination.tell(replace(member, phase=Phase.GONE))
+            coordination.report(replace(member, phase=Phase.GONE))
         await until(lambda: log.of(JobLost))
 
     play(story)
@@ -147,10 +147,10 @@ def test_everybody_dying_is_a_loss() -> None:
 def test_the_job_is_over_when_all_members_have_finished() -> None:
     async def story(coordination: Coordination, log: Log) -> None:
         first, second = await training(coordination, log)
-        coordination.tell(replace(first, phase=Phase.FINISHED, tick=9))
+        coordination.report(replace(first, phase=Phase.FINISHED, tick=9))
         await asyncio.sleep(0.05)
         assert not coordination.over
-        coordination.tell(replace(second, phase=Phase.FINISHED, tick=9))
+        coordination.report(replace(second, phase=Phase.FINISHED, tick=9))
         await until(lambda: log.of(JobFinished))
         assert coordination.over
 
@@ -160,7 +160,7 @@ def test_the_job_is_over_when_all_members_have_finished() -> None:
 def test_more_workers_at_least_than_slices_fail_the_job_with_the_fix() -> None:
     async def story(coordination: Coordination, log: Log) -> None:
         for order in range(9):
-            coordination.tell(worker(f"w{order}", order))
+            coordination.report(worker(f"w{order}", order))
         await until(lambda: log.of(FailureReported))
 
     failures = play(story, least=9, most=9, wanted=9).of(FailureReported)

@@ -52,7 +52,7 @@ def look(
     whole: bool = True,
     settled: bool = True,
 ) -> object:
-    return stalls.look(members, now=now, usual_s=usual_s, whole=whole, settled=settled)
+    return stalls.check(members, now=now, usual_s=usual_s, whole=whole, settled=settled)
 
 
 def test_a_stall_is_told_once_with_everybodys_place_and_so_is_its_end() -> None:

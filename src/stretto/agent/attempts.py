@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stretto.agent.checkpoint_options import Checkpoints
+from stretto.agent.completion import RunOutcome
 from stretto.agent.hosts.join import Joined
 from stretto.agent.options import RunOptions
-from stretto.agent.outcome import RunOutcome
 from stretto.agent.records.recorder import Recorder
 from stretto.agent.records.run_folder import RunFolder
 from stretto.agent.supervisor import Supervisor
-from stretto.agent.workers.restart_budget import RestartBudget
+from stretto.agent.workers.replacement import RestartBudget
 from stretto.core.errors import UsageError
 from stretto.core.journal import Resume, Start
 from stretto.train.checkpoint.catalog import CheckpointEntry, sound
@@ -121,7 +121,7 @@ class Attempts:
         checkpoints = self.options.checkpoints
         if checkpoints is None:
             return False
-        delay = self._budget.ask(time.monotonic())
+        delay = self._budget.spend(time.monotonic())
         if delay is None:
             self.recorder.event(
                 "warning",
@@ -130,7 +130,7 @@ class Attempts:
             )
             return False
         await asyncio.sleep(delay)
-        if self.supervisor.ending.stopping is not None:
+        if self.supervisor.completion.stopping is not None:
             return False
         try:
             entry = await newest(checkpoints, warn=lambda text: self.recorder.event("warning", text))
@@ -140,8 +140,8 @@ class Attempts:
         told = f"going on from {entry.path}" if entry is not None else "there is no checkpoint yet, so it begins anew"
         self.recorder.event("lost", f"{outcome.error}; {told}")
         old, self.resumes = self.supervisor, self.resumes + 1
-        self.options = replace(self.options, start=old.council.wanted)
-        number = self.life.number + 1 if self._joined is None else max(self.life.number + 1, old.council.life)
+        self.options = replace(self.options, start=old.coordination.wanted)
+        number = self.life.number + 1 if self._joined is None else max(self.life.number + 1, old.coordination.life)
         self.life = Attempt(number, entry.step if entry else 0, entry.path if entry else "")
         self.supervisor = self._supervisor()
         self.supervisor.inherit(old)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from stretto.agent.completion import RunOutcome
 from stretto.core.roster import Roster
 from stretto.membership import store_schema
 from stretto.membership.leader import Leader
@@ -141,7 +142,7 @@ class ScaleRequest:
 
 
 class Coordination:
-    """Holds no state of its own but the statuses of this agent's workers, and what it has already passed on."""
+    """Holds no state of its own but the statuses of this agent's workers, and which decisions it has emitted."""
 
     def __init__(
         self,
@@ -154,7 +155,7 @@ class Coordination:
         asked: ScaleRequest,
         timing: Timeouts = ALONE,
         job: str = "",
-        card: Mapping[str, Any] | None = None,
+        card: Mapping[str, object] | None = None,
         life: int = 1,
     ) -> None:
         """`on_event` receives every decision, in order. `on_fence` is called when the store has been out of reach for too long: it
@@ -168,7 +169,7 @@ class Coordination:
         self._life = life
         self._timing = timing
         self._card: dict[str, Any] = {"agent": agent, "slots": slots, **(card or {})}
-        self._mirror = WatchCache(store, doubt=self._doubt)
+        self._mirror = WatchCache(store, doubt=self._check_job)
         self._presence = LeaseSession(store, agent=agent, timing=timing, on_fence=on_fence)
         self._leader = Leader(
             store, agent=agent, mirror=self._mirror, presence=self._presence, timing=timing, on_lost=lambda lost: lost < life
@@ -180,11 +181,11 @@ class Coordination:
         self._target: int | None = None
         self._wish: int | None = None
         self.cut_off = False
-        """The store cannot be reached: what is known of it may be old."""
+        """The store cannot be reached: its entries here may be stale."""
         self._concluded = False
         self._fingerprint: dict[str, Any] | None = None
         self._stopping = 0
-        self.offer()
+        self.update_card()
 
     async def open(self) -> None:
         """Joins the job, or begins it."""
@@ -227,12 +228,12 @@ class Coordination:
 
     @property
     def statuses(self) -> Mapping[str, WorkerStatus]:
-        """Of all workers of the job; this agent's own as it last told them."""
+        """Of all workers of the job; this agent's own as last reported."""
         return {**store_schema.statuses(self._mirror.entries), **self._mine}
 
     @property
     def wanted(self) -> int:
-        """How many workers the job shall have; what this agent has asked for itself counts at once."""
+        """How many workers the job shall have. A number that this agent has just set counts at once."""
         return self._wish if self._wish is not None else self._stored_wish()
 
     def _stored_wish(self) -> int:
@@ -245,16 +246,16 @@ class Coordination:
 
     @property
     def over(self) -> bool:
-        """The job has finished: somebody holds the final state, and nobody who has one goes on."""
+        """The job has finished: a worker holds the final state, and no worker trains further."""
         return store_schema.value(self._mirror.entries, store_schema.OUTCOME).get("state") == "finished"
 
     @property
     def settled(self) -> bool:
         """The last roster is in effect on all of its members."""
-        roster, known = self.roster, self.statuses
+        roster, statuses = self.roster, self.statuses
         if roster is None or store_schema.broken(self._mirror.entries) >= roster.number:
             return False
-        return all(worker in known and known[worker].roster >= roster.number for worker in roster.workers)
+        return all(worker in statuses and statuses[worker].roster >= roster.number for worker in roster.workers)
 
     @property
     def chief(self) -> str | None:
@@ -268,7 +269,7 @@ class Coordination:
 
     @property
     def agents(self) -> dict[str, dict[str, Any]]:
-        """The cards of all agents that are there."""
+        """The cards of all agents of the job."""
         return store_schema.under(self._mirror.entries, store_schema.AGENTS)
 
     @property
@@ -282,7 +283,7 @@ class Coordination:
 
     @property
     def digests(self) -> dict[str, str]:
-        """Of the job's final state, each with a worker that told it."""
+        """Digests of the job's final state, each with a worker that reported it."""
         return dict(store_schema.value(self._mirror.entries, store_schema.OUTCOME).get("digests") or {})
 
     @property
@@ -311,8 +312,8 @@ class Coordination:
 
     # ---- what this agent says
 
-    def tell(self, status: WorkerStatus) -> None:
-        """A worker's status has changed. Who is to leave stays so."""
+    def report(self, status: WorkerStatus) -> None:
+        """Writes the status of one of this agent's workers. A worker that was asked to leave stays so."""
         before = self._mine.get(status.worker)
         if before is not None and before.leaving:
             status = replace(status, leaving=True)
@@ -324,43 +325,50 @@ class Coordination:
         self._mine.pop(worker, None)
         self._presence.put(store_schema.WORKERS + worker, None)
 
-    def leaving(self, worker: str) -> None:
-        """Wants one of this agent's workers out at the next plan."""
-        self.tell(replace(self._mine[worker], leaving=True))
+    def request_leave(self, worker: str) -> None:
+        """Asks the leader to leave one of this agent's workers out of the next roster."""
+        self.report(replace(self._mine[worker], leaving=True))
 
-    def want(self, workers: int) -> None:
-        """Another number of workers for the whole job."""
+    def set_wanted(self, workers: int) -> None:
+        """Sets the number of workers of the whole job."""
         self._wish = workers
         self._write(Put(store_schema.WANTED, store_schema.text({"workers": workers})))
 
-    def offer(self, **changes: Any) -> None:
-        """What this agent has to offer, or no longer has."""
+    def update_card(self, **changes: object) -> None:
+        """Changes what the other agents know of this one."""
         self._card.update(changes)
         self._presence.put(store_schema.AGENTS + self._agent, self._card)
 
-    def ask_to_stop(self, *, now: bool) -> None:
-        """The whole job shall end: every agent hears of it."""
+    def request_stop(self, *, now: bool) -> None:
+        """Asks every agent to stop the job."""
         self._write(Put(store_schema.STOP, store_schema.text({"now": now})))
 
-    def ask_to_leave(self, agent: str) -> None:
-        """That agent's workers shall leave, and then the agent."""
+    def request_drain(self, agent: str) -> None:
+        """Asks an agent to leave the job, with its workers."""
         self._write(Put(store_schema.DRAINS + agent, store_schema.text({"agent": agent})))
 
-    async def announce(self, document: dict[str, Any]) -> None:
-        """The job has failed, found out here: all agents end with it. The first such word counts."""
+    async def announce_failure(self, outcome: RunOutcome, *, life: int) -> None:
+        """The job has failed here: all agents end with it. The first such announcement counts."""
+        document = {
+            "state": "failed",
+            "reason": outcome.error,
+            "traceback": outcome.traceback[-20_000:],
+            "exit_code": outcome.exit_code,
+            "life": life,
+        }
         with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(ANNOUNCE_S):
                 await self._store.commit(
                     [Put(store_schema.OUTCOME, store_schema.text(document))], guards=[Guard(store_schema.OUTCOME, 0)]
                 )
 
-    def agree(self, **facts: Any) -> None:
-        """What the first worker says of the job (its slices, its fingerprint) and what then stays so."""
+    def propose(self, **facts: object) -> None:
+        """Writes what the first worker knows of the job (its slices, its fingerprint), unless it is known already."""
         job = store_schema.value(self._mirror.entries, store_schema.JOB)
         if any(not job.get(name) for name in facts):
-            self._spawn(self._agree(facts))
+            self._spawn(self._propose(facts))
 
-    async def _agree(self, facts: Mapping[str, Any]) -> None:
+    async def _propose(self, facts: Mapping[str, object]) -> None:
         async def attempt() -> bool:
             entries = {entry.key: entry for entry in (await self._store.read(store_schema.JOB))[0]}
             job = store_schema.value(entries, store_schema.JOB)
@@ -372,7 +380,7 @@ class Coordination:
                 await self._store.commit([Put(store_schema.JOB, store_schema.text({**job, **missing}))], guards=[guard]) is not None
             )
 
-        await self._insist(attempt)
+        await self._retry(attempt)
 
     async def take_rank(self, worker: str, *, mine: Callable[[], set[str]]) -> Ranks:
         """A rank for a worker that is being started; `mine` are this agent's workers that live."""
@@ -404,14 +412,14 @@ class Coordination:
         await self._revise_ranks(lambda ranks: begin(ranks, worker, terms=terms))
 
     async def _revise_ranks(self, change: Callable[[Ranks], Ranks]) -> Ranks:
-        """Until it is done: a worker that waits for its rank cannot do without."""
+        """Repeats until it succeeds: a worker that waits for its rank cannot start without it."""
         while True:
             seen = self._mirror.version
             if self._mirror.revision and self._mirror.trouble is None:
                 entries = self._mirror.entries
-                held = Ranks.read(store_schema.value(entries, store_schema.RANKS))
-                ranks = change(held)
-                if ranks == held:
+                before = Ranks.read(store_schema.value(entries, store_schema.RANKS))
+                ranks = change(before)
+                if ranks == before:
                     return ranks
                 guards = [Guard(key, store_schema.revision(entries, key)) for key in (store_schema.RANKS, store_schema.ROSTER)]
                 revision = None
@@ -429,10 +437,10 @@ class Coordination:
         async def attempt() -> bool:
             return await self._store.commit([put]) is not None
 
-        self._spawn(self._insist(attempt))
+        self._spawn(self._retry(attempt))
 
-    async def _insist(self, attempt: Callable[[], Awaitable[bool]]) -> None:
-        """Until it is done, for as long as an outage of the store may last."""
+    async def _retry(self, attempt: Callable[[], Awaitable[bool]]) -> None:
+        """Repeats an attempt until it succeeds, for as long as an outage of the store may last."""
         for _ in range(RETRIES):
             with contextlib.suppress(StoreError):
                 if await attempt():
@@ -444,18 +452,18 @@ class Coordination:
         self._tasks.append(task)
         task.add_done_callback(self._part_ended)
 
-    # ---- passing on
+    # ---- events
 
-    def _doubt(self, entries: store_schema.Entries) -> str:
+    def _check_job(self, entries: store_schema.Entries) -> str:
         """Why this is not the store of this agent's job, or nothing."""
-        held = store_schema.value(entries, store_schema.JOB).get("id", "") if self._job else ""
-        if held == self._job:
+        job = store_schema.value(entries, store_schema.JOB).get("id", "") if self._job else ""
+        if job == self._job:
             return ""
         ended = store_schema.value(entries, store_schema.ENDED)
         if ended.get("id") == self._job:
             self._emit(EndedWhileAway(str(ended.get("state", "failed")), ended.get("digest")))
             return "the job has ended"
-        if held:
+        if job:
             host = store_schema.value(entries, store_schema.JOB).get("host")
             self._emit(JobReplaced(f"another job of this name has begun in the store (on host {host})"))
         return "the store does not know this job any more"
@@ -466,18 +474,18 @@ class Coordination:
                 self.cut_off = True
             elif self._mirror.revision:
                 back, self.cut_off = self.cut_off, False
-                self._pass_on()
+                self._emit_changes()
                 if back:
                     self._emit(TargetChanged())
             await self._mirror.changed()
 
-    def _pass_on(self) -> None:
+    def _emit_changes(self) -> None:
         """Breaks before rosters: a rescue comes after the break that it answers."""
         entries = self._mirror.entries
         if self._wish == self._stored_wish():
             self._wish = None
         if self._job and self.life != self._life:
-            return self._other_life()
+            return self._handle_other_attempt()
         broken = store_schema.value(entries, store_schema.BROKEN)
         if int(broken.get("number", 0)) > self._broken:
             self._broken = int(broken["number"])
@@ -486,23 +494,23 @@ class Coordination:
         if roster is not None and roster.number > self._roster:
             self._roster = roster.number
             self._emit(RosterPublished(roster))
-        self._pass_dismissals(entries)
+        self._emit_dismissals(entries)
         target = int(store_schema.value(entries, store_schema.TARGETS + self._agent).get("workers", 0))
         if target != self._target:
             self._target = target
             self._emit(TargetChanged())
-        self._pass_wishes(entries)
+        self._emit_requests(entries)
         self._emit(StoreChanged())
         outcome = store_schema.value(entries, store_schema.OUTCOME)
         if outcome:
             self._conclude(outcome)
 
-    def _other_life(self) -> None:
-        """Of an earlier life nothing holds; a later one has begun because everybody of this one was lost, or seemed to be."""
+    def _handle_other_attempt(self) -> None:
+        """Ignores what an earlier attempt left. A later one has begun because all workers of this one were lost, or seemed so."""
         if self.life > self._life:
             self._conclude({"state": "lost"})
 
-    def _pass_wishes(self, entries: store_schema.Entries) -> None:
+    def _emit_requests(self, entries: store_schema.Entries) -> None:
         stop = store_schema.revision(entries, store_schema.STOP)
         if stop > self._stopping:
             self._stopping = stop
@@ -514,7 +522,7 @@ class Coordination:
             self._fingerprint = fingerprint
             self._emit(FingerprintKnown())
 
-    def _pass_dismissals(self, entries: store_schema.Entries) -> None:
+    def _emit_dismissals(self, entries: store_schema.Entries) -> None:
         for worker, document in store_schema.under(entries, store_schema.DISMISSED).items():
             status = self._mine.get(worker)
             if worker not in self._dismissed and status is not None and status.phase is not Phase.GONE:

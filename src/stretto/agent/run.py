@@ -9,11 +9,10 @@ import time
 from typing import Any, Protocol
 
 from stretto.agent.attempts import Attempt, Attempts, RunLock, later
+from stretto.agent.completion import FAILED, RunOutcome
 from stretto.agent.control_server import ControlServer
-from stretto.agent.drain import drain
 from stretto.agent.hosts.peer_endpoint import PeerEndpoint, enter
 from stretto.agent.options import RunOptions
-from stretto.agent.outcome import FAILED, RunOutcome
 from stretto.agent.records.recorder import Recorder, RunObserver, Silent
 from stretto.agent.records.run_folder import RunFolder, create, discard, write_json
 from stretto.agent.records.tensorboard import open_board
@@ -106,7 +105,9 @@ class Commander(Protocol):
     options: RunOptions
     folder: RunFolder
     recorder: Recorder
-    mixed: bool
+
+    @property
+    def mixed(self) -> bool: ...
 
     @property
     def restarts(self) -> int: ...
@@ -117,7 +118,9 @@ class Commander(Protocol):
 
     def scale(self, workers: int) -> None: ...
 
-    def status(self) -> dict[str, Any]: ...
+    def drain(self, agent: str) -> dict[str, object]: ...
+
+    def status(self) -> dict[str, object]: ...
 
 
 class Led(Protocol):
@@ -214,6 +217,6 @@ class Verbs:
             case "metrics":
                 return {"metrics": self._supervisor.recorder.tally.metrics}
             case "drain":
-                return drain(self._supervisor, agent=str(request.get("agent") or self._supervisor.options.agent))
+                return self._supervisor.drain(str(request.get("agent") or self._supervisor.options.agent))
             case other:
                 raise UsageError(f"there is no verb {other!r}")

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from typer import Exit
 
+from stretto.agent.completion import RunOutcome
 from stretto.agent.options import RunOptions
-from stretto.agent.outcome import RunOutcome
 from stretto.agent.records import replay
 from stretto.agent.records.recorder import RunObserver
 from stretto.agent.records.run_folder import RunFolder, create, write_json

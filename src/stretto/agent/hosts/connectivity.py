@@ -97,40 +97,40 @@ def _patience_s(joined: Joined) -> float:
 
 
 class Connectivity:
-    """Looks for cuts between this host and the others from when something has failed until nothing is found any more."""
+    """Probes the other hosts after a failure, until all of them are reached."""
 
     def __init__(
-        self, joined: Joined, address: tuple[str, int], *, others: Callable[[], Cards], tell: Callable[[dict[str, str]], None]
+        self, joined: Joined, address: tuple[str, int], *, others: Callable[[], Cards], report: Callable[[dict[str, str]], None]
     ) -> None:
-        """`others` are the cards of agents that are in touch with the store now; `tell` gets every change of what is found."""
+        """`others` returns the cards of the agents that the store lists; `report` gets the problems whenever they change."""
         self._joined = joined
         self._address = address
         self._others = others
-        self._tell = tell
-        self._told: dict[str, str] = {}
-        self._looking = False
+        self._report = report
+        self._problems: dict[str, str] = {}
+        self._checking = False
 
-    async def look(self) -> None:
-        """Called whenever an exchange has failed or a group could not be built. One at a time looks."""
-        if self._looking:
+    async def check(self) -> None:
+        """Called whenever an exchange has failed or a process group could not be built. One check runs at a time."""
+        if self._checking:
             return
-        self._looking = True
+        self._checking = True
         try:
-            while await self._find():
+            while await self._probe():
                 await asyncio.sleep(AGAIN_S)
         finally:
-            self._looking = False
+            self._checking = False
 
-    async def _find(self) -> bool:
-        """An agent that is dead is not cut off: its lease runs out meanwhile."""
+    async def _probe(self) -> bool:
+        """Whether any host is not reached. A dead agent does not count: its lease runs out meanwhile."""
         patient = asyncio.create_task(asyncio.sleep(2 * self._joined.timing.lease_s))
-        found = await unreached(self._others(), self._joined, self._address)
-        if found.keys() - self._told.keys():
+        problems = await unreached(self._others(), self._joined, self._address)
+        if problems.keys() - self._problems.keys():
             await patient
         patient.cancel()
-        there = self._others()
-        found = {name: problem for name, problem in found.items() if name in there}
-        if found.keys() != self._told.keys():
-            self._told = found
-            self._tell(found)
-        return bool(found)
+        present = self._others()
+        problems = {name: problem for name, problem in problems.items() if name in present}
+        if problems.keys() != self._problems.keys():
+            self._problems = problems
+            self._report(problems)
+        return bool(problems)

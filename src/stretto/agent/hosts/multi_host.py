@@ -1,186 +1,129 @@
-"""An agent's part in a job on several hosts: what is different from a job that it has to itself.
+"""What is different for an agent whose job runs on several hosts: names, connectivity, and ends without the leader.
 
-A signal to one agent means that its host goes, not that the job ends: its workers leave at the next boundary and the others go
-on. Only the last agent's going ends the job. What concerns everybody (a stop, a failure) goes through the store.
+A signal to one agent means that its host goes away, not that the job ends (`agent.drain`). What concerns all agents (a stop, a
+failure) goes through the store.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from stretto.agent.completion import RunOutcome
 from stretto.agent.hosts.connectivity import Connectivity
 from stretto.agent.hosts.join import Joined
-from stretto.agent.outcome import RunOutcome
 from stretto.agent.workers.failure_policy import Failure
-from stretto.core.text import quantity
 from stretto.membership.worker_status import Phase
 
 if TYPE_CHECKING:
-    from stretto.agent.supervisor import Supervisor
+    from stretto.agent.context import JobContext
 
-LOOK_S = 0.2
+POLL_S = 0.2
 STRANDED = 3
 """Times --grace that an agent waits for a store that only lived in another agent, where its workers cannot go on without it."""
 
 
 class MultiHostJob:
-    """Used by the supervisor where it has one."""
+    """An agent's place in a job on several hosts."""
 
-    def __init__(self, agent: Supervisor, joined: Joined, *, address: tuple[str, int]) -> None:
-        """`address` is where the other agents reach this one."""
+    def __init__(self, context: JobContext, joined: Joined, *, card: Mapping[str, Any]) -> None:
+        """`card` is what the other agents know of this one, with the address where they reach it."""
         self.joined = joined
-        self._agent = agent
+        self._context = context
         self._order = 0
-        self.leaving: int | None = None
-        """The exit code of an agent that is on its way out."""
         self._waiting = False
-        self._reach = Connectivity(joined, address, others=self._in_touch, tell=self._unreached)
+        self._connectivity = Connectivity(joined, card["address"], others=self._peers, report=self._report_unreached)
 
     # ---- names
 
-    def name(self, number: int) -> str:
+    def worker_name(self, number: int) -> str:
         return f"{self.joined.agent}.w{number}"
 
-    def order(self) -> int:
-        """Larger than any that is known: the newest leave first, on whatever host they are."""
-        known = (status.order for status in self._agent.council.statuses.values())
-        self._order = max(self._order, *known, 0) + 1
+    def next_order(self) -> int:
+        """Larger than that of any worker of the job: the newest leave first, on whatever host they are."""
+        orders = (status.order for status in self._context.coordination.statuses.values())
+        self._order = max(self._order, *orders, 0) + 1
         return self._order
 
-    # ---- who is reached
+    # ---- connectivity
 
-    def doubt(self) -> None:
-        """Something between the hosts has failed here: is it the network?"""
-        self._agent.spawn(self._reach.look())
+    def check_connectivity(self) -> None:
+        """A connection between hosts has failed: finds out whether it is the network."""
+        self._context.tasks.spawn(self._connectivity.check())
 
-    def _in_touch(self) -> dict[str, dict[str, Any]]:
-        council = self._agent.council
-        return {} if council.cut_off else {name: card for name, card in council.agents.items() if name != self.joined.agent}
+    def _peers(self) -> dict[str, dict[str, Any]]:
+        coordination = self._context.coordination
+        if coordination.cut_off:
+            return {}
+        return {name: card for name, card in coordination.agents.items() if name != self.joined.agent}
 
-    def _unreached(self, found: dict[str, str]) -> None:
-        recorder, own = self._agent.recorder, self.joined.agent
-        self._agent.council.offer(unreached=sorted(found))
-        for name, problem in found.items():
+    def _report_unreached(self, problems: dict[str, str]) -> None:
+        recorder, own = self._context.recorder, self.joined.agent
+        self._context.coordination.update_card(unreached=sorted(problems))
+        for name, problem in problems.items():
             recorder.event(
                 "warning",
                 f"agents {own} and {name} do not reach each other, so the job goes on without one of them until they do: {problem}",
             )
-        if not found:
+        if not problems:
             recorder.event("reached", "this host and the others reach each other again", agent=own)
-
-    # ---- going
-
-    @property
-    def _others(self) -> list[str]:
-        """Agents that could go on without this one."""
-        agents = self._agent.council.agents
-        return [
-            name
-            for name, card in agents.items()
-            if name != self.joined.agent and not card.get("draining") and int(card.get("slots", 0)) > 0
-        ]
-
-    def leave(self, *, now: bool, code: int) -> list[str]:
-        """This host goes. The names of the workers that leave with it; the job stops where it has no other host."""
-        agent = self._agent
-        if now:
-            agent.ending.end(RunOutcome("left", code))
-            return []
-        if self.leaving is not None:
-            return []
-        if not self._others:
-            agent.recorder.event("drain", "there is no other host: the job stops at the next step boundary")
-            agent.stop(now=False)
-            return []
-        self.leaving = code
-        going = [worker.name for worker in agent.workers.values() if worker.serving]
-        agent.recorder.event(
-            "drain", f"{quantity(len(going), 'worker')} to leave at the next step boundary", agent=self.joined.agent
-        )
-        agent.council.offer(draining=True)
-        for name in going:
-            if agent.workers[name].status.tick is None:
-                agent.let_go(agent.workers[name], "its host leaves")  # it waits for a roster that it will not be in
-            else:
-                agent.council.leaving(name)
-        agent.spawn(self._see_out())
-        return going
-
-    async def _see_out(self) -> None:
-        """Until the last worker is gone; then, or when --grace is over, the agent goes too."""
-        agent = self._agent
-        until = time.monotonic() + agent.options.grace_s
-        while any(not worker.dead for worker in agent.workers.values()):
-            if time.monotonic() > until and self._others:
-                agent.recorder.event(
-                    "warning", f"the workers have not left within {agent.options.grace_s:g} s (--grace): they are killed"
-                )
-                break
-            if time.monotonic() > until + agent.options.grace_s:
-                break
-            await asyncio.sleep(LOOK_S)
-        if self.joined.opened.serving is not None:
-            agent.recorder.event("warning", "this agent holds the job's store: it stays, without workers, until the job ends")
-            return
-        agent.ending.end(RunOutcome("left", self.leaving or 0))
 
     # ---- the end
 
-    def finished(self) -> None:
-        """All that this host had to do is done; whether the job is over is the leader's to say, if it can be heard."""
+    def finish(self) -> None:
+        """This host's workers have finished. The leader says whether the job is over, if the store can be reached."""
         if not self._waiting:
             self._waiting = True
-            self._agent.spawn(self._conclude_alone())
+            self._context.tasks.spawn(self._conclude_alone())
 
     async def _conclude_alone(self) -> None:
-        agent = self._agent
+        context = self._context
         quiet = 0.0
-        while quiet < agent.options.grace_s:
-            await asyncio.sleep(LOOK_S)
-            quiet = quiet + LOOK_S if agent.council.cut_off else 0.0
-        agent.recorder.event(
+        while quiet < context.options.grace_s:
+            await asyncio.sleep(POLL_S)
+            quiet = quiet + POLL_S if context.coordination.cut_off else 0.0
+        context.recorder.event(
             "warning",
-            f"the store has been out of reach for {agent.options.grace_s:g} s (--grace) after the last "
+            f"the store has been out of reach for {context.options.grace_s:g} s (--grace) after the last "
             "step: this host ends with what it has",
         )
-        agent.ending.conclude()
+        context.completion.conclude()
 
-    async def watch(self) -> None:
-        """A store inside an agent does not come back when that agent is lost. Training goes on without it; but where a rescue or
-        another worker is needed, nobody can say who goes on."""
-        agent, patience_s = self._agent, STRANDED * self._agent.options.grace_s
+    async def watch_store(self) -> None:
+        """Ends this agent if the store was inside an agent that is lost. Training continues without the store; but when a rescue or
+        another worker is needed, nobody can decide who trains."""
+        context, patience_s = self._context, STRANDED * self._context.options.grace_s
         if self.joined.opened.serving is not None or not self.joined.opened.within_an_agent:
             return
         quiet = 0.0
         while quiet < patience_s:
-            await asyncio.sleep(LOOK_S)
-            quiet = quiet + LOOK_S if agent.council.cut_off and not self._goes_on() else 0.0
+            await asyncio.sleep(POLL_S)
+            quiet = quiet + POLL_S if context.coordination.cut_off and not self._trains() else 0.0
         error = (
             f"the host that holds the store has been out of reach for {patience_s:g} s (three times --grace), and without it "
             "the workers that are left cannot agree on how to go on. With --checkpoint on storage that all hosts see, the "
             "same command goes on from there; a store that outlives any host is --store etcd://…"
         )
-        agent.ending.end(replace(RunOutcome.failed(Failure(error)), own=True))
+        context.completion.end(replace(RunOutcome.failed(Failure(error)), own=True))
 
-    def _goes_on(self) -> bool:
-        """Whether anybody here trains, or has finished."""
+    def _trains(self) -> bool:
+        """Whether any worker here trains, or has finished."""
         return any(
             worker.status.phase is Phase.FINISHED or (worker.serving and worker.status.halted < max(1, worker.status.roster))
-            for worker in self._agent.workers.values()
+            for worker in self._context.workers.values()
         )
 
-    def ended(self, state: str, digest: str | None) -> None:
+    def ended_while_away(self, state: str, digest: str | None) -> None:
         """The other agents ended the job while this one was away."""
         if state == "finished":
-            self._agent.recorder.event("warning", "the job was finished by the others while this host was cut off")
-            return self._agent.ending.end(RunOutcome("finished", 0, digest=digest))
+            self._context.recorder.event("warning", "the job was finished by the others while this host was cut off")
+            return self._context.completion.end(RunOutcome("finished", 0, digest=digest))
         error = f"the job has ended ({state}) while this host was cut off"
-        self._agent.ending.end(RunOutcome(state, 1, error, own=True))
+        self._context.completion.end(RunOutcome(state, 1, error, own=True))
 
-    def rest(self, without: str) -> int:
-        """Workers of the whole job that train or will, besides one."""
-        statuses = self._agent.council.statuses.values()
-        return sum(status.alive and status.worker != without for status in statuses)
+    def count_others(self, worker: str) -> int:
+        """Workers of the whole job that train or will, without this one."""
+        statuses = self._context.coordination.statuses.values()
+        return sum(status.alive and status.worker != worker for status in statuses)

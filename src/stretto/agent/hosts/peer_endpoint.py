@@ -7,12 +7,12 @@ import socket
 from dataclasses import dataclass, replace
 from typing import Any
 
+from stretto.agent.completion import RunOutcome
 from stretto.agent.control_server import Answer, Handler
 from stretto.agent.hosts.connectivity import answer_probe, prove
 from stretto.agent.hosts.join import Joined, card, join, retire
 from stretto.agent.hosts.signed_rpc import Listener
 from stretto.agent.options import RunOptions
-from stretto.agent.outcome import RunOutcome
 from stretto.agent.records.log_reader import read_log
 from stretto.agent.records.run_folder import RunFolder, write_json
 from stretto.core.errors import UsageError

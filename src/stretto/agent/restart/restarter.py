@@ -16,10 +16,9 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from stretto.agent.completion import INTERRUPTED, STOPPED, RunOutcome
 from stretto.agent.options import RunOptions
-from stretto.agent.outcome import INTERRUPTED, STOPPED, RunOutcome
 from stretto.agent.records.recorder import Recorder
 from stretto.agent.records.run_folder import RunFolder
 from stretto.agent.restart import rank_launcher
@@ -213,7 +212,12 @@ class Restarter:
             for rank in self._ranks:
                 rank.kill()
 
-    def status(self) -> dict[str, Any]:
+    def drain(self, agent: str) -> dict[str, object]:
+        """The only agent leaves: the job stops."""
+        self.stop(now=False)
+        return {"agent": agent, "leaving": [], "stops": True, "checkpoint": False}
+
+    def status(self) -> dict[str, object]:
         workers = [
             {"worker": f"w{rank.number}", "pid": rank.process.pid, "phase": "member", "tick": None, "roster": self._generation}
             for rank in self._ranks

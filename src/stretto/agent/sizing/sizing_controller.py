@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from stretto.agent.context import JobContext
 from stretto.agent.sizing.autoscaler import Autoscaler
 from stretto.agent.sizing.straggler_monitor import StragglerMonitor
 from stretto.batching.stragglers import StragglerConfig, parse_mode
 from stretto.core.journal import Commit
 from stretto.core.messages import SwitchedMessage
 
-if TYPE_CHECKING:
-    from stretto.agent.supervisor import Supervisor
-
 
 class SizingController:
-    """Hears every commit once. Changes nothing by itself: it asks the agent and the leader."""
+    """Receives every commit once. Changes nothing itself: it asks the agent and the leader."""
 
-    def __init__(self, agent: Supervisor) -> None:
-        self._agent = agent
+    def __init__(self, context: JobContext, *, scale: Callable[[int], None], balance: Callable[[], None]) -> None:
+        self._context = context
+        self._scale = scale
+        self._balance = balance
         self._slow: str | None = None
         """The worker that is being replaced: it trains until its successor is ready."""
         self._switched_to = 0
-        config = agent.options.sizing()
+        config = context.options.sizing()
         self._autoscaler = Autoscaler(config, self) if config is not None else None
-        self._straggling = StragglerMonitor(StragglerConfig(mode=parse_mode(agent.options.stragglers)), self)
+        self._stragglers = StragglerMonitor(StragglerConfig(mode=parse_mode(context.options.stragglers)), self)
 
     # ---- what happens
 
     def commit(self, commit: Commit) -> None:
-        self._straggling.commit(commit)
-        if self._autoscaler is not None and self._agent.council.chief_is_here:
-            self._autoscaler.commit(commit, slices=self._agent.slices)
+        self._stragglers.commit(commit)
+        if self._autoscaler is not None and self._context.coordination.chief_is_here:
+            self._autoscaler.commit(commit, slices=self._context.slices)
 
     def switched(self, worker: str, message: SwitchedMessage) -> None:
         """The first old member's word counts: newcomers have waited, and the others say the same."""
@@ -46,57 +45,57 @@ class SizingController:
     @property
     def spare(self) -> int:
         """Workers that are started beyond the wanted number: the successor, until a roster without the slow one is published."""
-        roster = self._agent.council.roster
+        roster = self._context.coordination.roster
         if self._slow is not None and (roster is None or self._slow not in roster.workers):
             self._slow = None
         return int(self._slow is not None)
 
     def ready(self, worker: str) -> None:
         """Somebody waits to be admitted. If it is there to replace a slow worker, that one may go."""
-        slow = self._agent.workers.get(self._slow or "")
+        slow = self._context.workers.get(self._slow or "")
         if self.spare and slow is not None and worker != slow.name:
             slow.status = replace(slow.status, leaving=True)
-            self._agent.council.tell(slow.status)
+            self._context.coordination.report(slow.status)
 
     # ---- what the autoscaler asks for
 
     @property
     def wanted(self) -> int:
         """On several hosts more may be wanted than there is room for: those that cannot come are not waited for."""
-        return min(self._agent.council.wanted, max(1, self._agent.council.room))
+        return min(self._context.coordination.wanted, max(1, self._context.coordination.room))
 
     @property
     def free(self) -> int | None:
-        return max(0, self._agent.council.room - self.wanted)
+        return max(0, self._context.coordination.room - self.wanted)
 
     def scale(self, workers: int) -> None:
-        self._agent.scale(workers)
+        self._scale(workers)
 
     def explain(self, text: str) -> None:
-        self._agent.recorder.event("autoscale", text)
+        self._context.recorder.event("autoscale", text)
 
     # ---- what the straggling watch asks for
 
     @property
     def shares(self) -> Sequence[tuple[str, int]]:
-        roster = self._agent.council.roster
-        if roster is None or not self._agent.council.settled:
+        roster = self._context.coordination.roster
+        if roster is None or not self._context.coordination.settled:
             return ()
         return [(member.worker, len(member.share)) for member in roster.members]
 
     def set_speeds(self, speeds: Mapping[str, float]) -> None:
-        council = self._agent.council
+        coordination = self._context.coordination
         for name, speed in speeds.items():
-            worker = self._agent.workers.get(name)
-            if worker is not None and name in council.statuses:
+            worker = self._context.workers.get(name)
+            if worker is not None and name in coordination.statuses:
                 worker.status = replace(worker.status, speed=round(speed, 4))
-                council.tell(worker.status)
+                coordination.report(worker.status)
 
     def replace_worker(self, worker: str, reason: str) -> None:
         """Another one is started first; this one leaves when that one is ready. Only this agent's own can be replaced by it."""
-        if not self.spare and worker in self._agent.workers:
+        if not self.spare and worker in self._context.workers:
             self._slow = worker
-            self._agent.balance()
+            self._balance()
 
     def explain_straggler(self, text: str) -> None:
-        self._agent.recorder.event("straggler", text)
+        self._context.recorder.event("straggler", text)

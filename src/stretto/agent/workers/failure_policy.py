@@ -1,12 +1,14 @@
-"""Whose fault is it: the machine's, or the script's? Pure.
+"""Why a worker died, and whether the job survives it. Pure.
 
-A worker that dies is replaced. But what kills every worker in the same way will kill the next one too: such a job
-fails, with the traceback, and does not take the rest with it.
+A worker that dies is replaced. But what kills every worker in the same way will kill the next one too: such a job fails, with the
+traceback, before it loses the rest.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+
+from stretto.core.heartbeat import Activity, HeartbeatSample
 
 Place = tuple[int, int, int]
 """Step, pass, slice."""
@@ -23,12 +25,12 @@ class Crash:
     text: str
     traceback: str = ""
     usage: bool = False
-    """The library itself refused what the script or the call asks for: every worker would hear the same."""
+    """The library itself refused what the script or the call asks for: it would refuse every worker."""
 
     @property
     def summary(self) -> str:
         if self.usage and self.text:
-            return self.text  # our own words: the type would say nothing more
+            return self.text  # our own message: the type adds nothing
         return f"{self.type}: {self.text}" if self.text else self.type
 
 
@@ -41,6 +43,31 @@ class Failure:
     exit_code: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A death that the agent did not cause."""
+
+    worker: str
+    exit: str
+    """The exit code or signal, in words."""
+    succeeded: bool
+    """The exit code was 0."""
+    crash: Crash | None
+    joined: bool
+    """The script had called stretto.join."""
+    heartbeat: HeartbeatSample
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The event to record, the reason in words, and the failure of the job where it cannot go on."""
+
+    what: str
+    text: str
+    why: str
+    failure: Failure | None = None
+
+
 @dataclass(slots=True)
 class FailureHistory:
     """Remembers crashes and the slices in which workers died. Bounded by the restart budget of the job."""
@@ -48,9 +75,33 @@ class FailureHistory:
     crashes: list[Crash] = field(default_factory=list)
     deaths: dict[Place, list[str]] = field(default_factory=dict)
 
+    def explain(self, death: Death, *, started: bool, script: str) -> Finding:
+        """`started` is whether the job has had a roster."""
+        if death.crash is not None:
+            summary = death.crash.summary
+            return Finding("crashed", summary, f"failed with {summary}", self.crashed(death.crash, started=started))
+        if death.succeeded and not death.joined:
+            failure = Failure(
+                f"{script} ended without calling stretto.join(): a training script becomes a worker of the job with "
+                "`job = stretto.join(seed=0)`; see the README for the loop around it"
+            )
+            return Finding("died", "its script never called stretto.join", "ended without stretto.join", failure)
+        beat = death.heartbeat
+        if beat.activity is not Activity.SLICE:
+            return Finding("died", death.exit, f"died with {death.exit}")
+        place = (beat.step, beat.pass_, beat.slice)
+        failure = self.died_in(place, worker=death.worker, how=f"the last with {death.exit}")
+        return Finding("died", f"{death.exit} in slice {beat.slice} of step {beat.step}", f"died with {death.exit}", failure)
+
+    def hung(self, worker: str, beat: HeartbeatSample) -> Failure | None:
+        """A worker hung: the job fails if another one did so in the same slice."""
+        if beat.activity is not Activity.SLICE:
+            return None
+        return self.died_in((beat.step, beat.pass_, beat.slice), worker=worker, how="the last one hung in it")
+
     def crashed(self, crash: Crash, *, started: bool) -> Failure | None:
         """`started` is whether the job has had a roster: before that, an exception is the script's own."""
-        twins = [one for one in self.crashes if _alike(one, crash) and one.worker != crash.worker]
+        twins = [other for other in self.crashes if _alike(other, crash) and other.worker != crash.worker]
         self.crashes.append(crash)
         if not started:
             return Failure(
@@ -83,8 +134,8 @@ class FailureHistory:
         )
 
 
-def _alike(one: Crash, other: Crash) -> bool:
-    return (one.tick, one.type, one.text) == (other.tick, other.type, other.text)
+def _alike(first: Crash, second: Crash) -> bool:
+    return (first.tick, first.type, first.text) == (second.tick, second.type, second.text)
 
 
 def exit_code_of(crash: Crash | None) -> int:

@@ -1,23 +1,31 @@
-"""Is this worker alive? A pure judgement of its beat.
+"""Whether workers are alive, judged by their heartbeats.
 
 The limits belong together:
 
-    BEAT_S (0.1) + ROUND_S (0.1) < FROZEN_S (0.6) < FROZEN_S + ROUND_S < 1 s: a frozen worker is seen within a second
+    BEAT_S (0.1) + ROUND_S (0.1) < FROZEN_S (0.6) < FROZEN_S + ROUND_S < 1 s: a frozen worker is noticed within a second
     FROZEN_S < SLICE_S (10) < LOST_S (15) < FIRST_SLICE_S (120)
 
-A beat that is late by 0.6 s means little on a busy machine, so the kernel is asked as well: only a *stopped* process
-is frozen. One that is merely silent has 15 s, because a thread that beats can be starved by code that keeps the
-interpreter's lock. The first slice of a process has longer than others: compilers and allocators warm up there.
+A heartbeat that is 0.6 s late means little on a busy machine, so the agent asks the kernel as well: only a *stopped* process is
+frozen. One that is merely silent has 15 s, because code that holds the interpreter's lock can starve the heartbeat thread. The
+first slice of a process has longer than others: compilers and allocators warm up there.
 """
 
 from __future__ import annotations
 
+import asyncio
+import statistics
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from stretto.core.heartbeat import Activity, HeartbeatSample
 
+if TYPE_CHECKING:
+    from stretto.agent.workers.worker_handle import WorkerHandle
+
 ROUND_S = 0.1
-"""How often the agent looks."""
+"""How often the agent checks."""
 FROZEN_S = 0.6
 LOST_S = 15.0
 SLICE_S = 10.0
@@ -27,6 +35,8 @@ FIRST_SLICE_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class LivenessLimits:
+    """How long a worker may be silent or busy."""
+
     frozen_s: float = FROZEN_S
     lost_s: float = LOST_S
     slice_s: float = SLICE_S
@@ -83,3 +93,29 @@ def process_state(pid: int) -> str:
             return file.read().rpartition(b")")[2].split()[0].decode()
     except (OSError, IndexError):
         return ""
+
+
+async def watch_heartbeats(
+    workers: Callable[[], Iterable[WorkerHandle]], *, limits: LivenessLimits, mark_dead: Callable[[WorkerHandle, Liveness], None]
+) -> None:
+    """Checks all heartbeats ten times a second, until cancelled. An agent that was itself stopped starts to count afresh when it
+    wakes up."""
+    awake = last = time.monotonic()
+    while True:
+        await asyncio.sleep(ROUND_S)
+        now = time.monotonic()
+        if now - last > FROZEN_S:
+            awake = now
+        last = now
+        watched = [worker for worker in workers() if worker.pid and worker.serving]
+        pulses = [worker.beat.read() for worker in watched]
+        times = [pulse.typical_s for pulse in pulses if pulse.typical_s]
+        typical = statistics.median(times) if times else 0.0
+        for worker, pulse in zip(watched, pulses, strict=True):
+            since = max(awake, worker.started)
+            quiet = now - max(pulse.beaten, since) > limits.frozen_s
+            verdict = judge(
+                pulse, now=now, since=since, state=process_state(worker.pid) if quiet else "", typical_s=typical, limits=limits
+            )
+            if verdict is not None:
+                mark_dead(worker, verdict)

@@ -23,18 +23,20 @@ OUTPUT_BYTES = 16384
 class WorkerChannel:
     """JSON lines over a socket pair. `ended` is set when the worker's end is closed and everything has been read."""
 
-    def __init__(self, end: socket.socket, *, hear: Callable[[ToAgent | Unknown], None], fault: Callable[[str], None]) -> None:
+    def __init__(
+        self, end: socket.socket, *, on_message: Callable[[ToAgent | Unknown], None], on_fault: Callable[[str], None]
+    ) -> None:
         end.setblocking(False)
         self._socket = end
-        self._hear = hear
-        self._fault = fault
+        self._on_message = on_message
+        self._on_fault = on_fault
         self._writer: asyncio.StreamWriter | None = None
         self._early: list[bytes] = []
         self.ended = asyncio.Event()
         self._task = asyncio.create_task(self._read())
 
     def send(self, message: ToWorker) -> None:
-        """Never waits. A worker that is gone hears nothing."""
+        """Never waits. Does nothing if the worker is gone."""
         data = TO_WORKER.encode(message)
         if self._writer is None:
             self._early.append(data)
@@ -43,7 +45,7 @@ class WorkerChannel:
             return
         self._writer.write(data)
         if self._writer.transport.get_write_buffer_size() > UNREAD_BYTES:
-            self._fault(f"has not read {UNREAD_BYTES} bytes of messages")
+            self._on_fault(f"has not read {UNREAD_BYTES} bytes of messages")
 
     def close(self) -> None:
         self._task.cancel()
@@ -58,23 +60,23 @@ class WorkerChannel:
         self._early.clear()
         try:
             while line := await reader.readline():
-                self._take(line)
+                self._decode(line)
         except ValueError:
-            self._fault(f"sent a message of more than {LINE_BYTES} bytes")
+            self._on_fault(f"sent a message of more than {LINE_BYTES} bytes")
         except ConnectionError:
             pass
         finally:
             self.ended.set()
 
-    def _take(self, line: bytes) -> None:
+    def _decode(self, line: bytes) -> None:
         if not line.endswith(b"\n"):
             return  # cut off by its death
         try:
             message = TO_AGENT.decode(line)
         except SchemaError as error:
-            self._fault(f"sent a message that does not fit: {error}")
+            self._on_fault(f"sent a message that does not fit: {error}")
             return
-        self._hear(message)
+        self._on_message(message)
 
 
 class WorkerOutput:

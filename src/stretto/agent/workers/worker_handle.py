@@ -1,4 +1,4 @@
-"""One worker as its agent sees it: the process, its link, its beat, its output, and what it has said."""
+"""One worker as its agent sees it: the process, its channel, its heartbeat, its output and its status."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stretto.core.schema import Unknown
 from stretto.membership.worker_status import Phase, WorkerStatus
 
 DRAIN_S = 2.0
-"""How long the last words of a dead worker are waited for; only a stray holding its descriptors could make it so long."""
+"""How long to wait for a dead worker's output; only a stray process that holds its descriptors makes it that long."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class WorkerHandle:
     verdict: Liveness | None = None
     """Why the agent killed it."""
     dismissed: str = ""
-    """Why it had to go, where that was nobody's fault or a refusal."""
+    """Why the agent ended it without a fault of its own, or refused it."""
     left: bool = False
     dead: bool = False
 
@@ -57,8 +57,8 @@ class WorkerHandle:
         """It counts towards the number of workers."""
         return not self.dead and not self.dismissed and self.verdict is None and self.status.training
 
-    async def last_words(self) -> None:
-        """Everything that it said before it died has been heard."""
+    async def drain_output(self) -> None:
+        """Waits until everything that it wrote before it died has been read."""
         waits = [self.link.ended.wait(), *(output.ended.wait() for output in self.outputs)]
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*waits), DRAIN_S)
@@ -80,8 +80,8 @@ def prepare(
     number: int,
     order: int,
     log: Path,
-    hear: Callable[[ToAgent | Unknown], None],
-    fault: Callable[[str], None],
+    on_message: Callable[[ToAgent | Unknown], None],
+    on_fault: Callable[[str], None],
     show: Callable[[str, bool], None],
 ) -> tuple[WorkerHandle, Descriptors]:
     """A worker without a process yet, and the descriptors that its process needs."""
@@ -99,7 +99,7 @@ def prepare(
     worker = WorkerHandle(
         status=WorkerStatus(worker=name, agent=agent, phase=Phase.STARTING, order=order),
         number=number,
-        link=WorkerChannel(ours, hear=hear, fault=fault),
+        link=WorkerChannel(ours, on_message=on_message, on_fault=on_fault),
         beat=reader,
         outputs=(
             WorkerOutput(out, log=file, show=lambda line: show(line, False)),
