@@ -98,12 +98,12 @@ def test_a_run_whose_agent_is_gone_says_so(folder: RunFolder) -> None:
 SILENT = """
 import asyncio, socket, sys
 from pathlib import Path
-from stretto.agent.control_server import Control
+from stretto.agent.control_server import ControlServer
 from stretto.agent.records.run_folder import RunFolder
 
 async def main():
     folder = RunFolder(Path(sys.argv[1]))
-    control = Control(folder, handle=None)
+    control = ControlServer(folder, handle=None)
     await control.start()
     client = socket.create_connection(("127.0.0.1", folder.read(folder.control)["port"]))
     await asyncio.sleep(0.2)

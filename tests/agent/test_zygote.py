@@ -29,8 +29,8 @@ if mode == "tell":
         "worker": os.environ["STRETTO_WORKER"],
     }))
     print("to the other stream", file=sys.stderr)
-    from stretto.core.heartbeat import Beat
-    Beat(int(os.environ["STRETTO_BEAT"])).enter_slice(4, 0, 2)
+    from stretto.core.heartbeat import Heartbeat
+    Heartbeat(int(os.environ["STRETTO_BEAT"])).enter_slice(4, 0, 2)
 if mode == "stray":
     one = subprocess.Popen(["sleep", "1000"])
     two = subprocess.Popen(["sleep", "1000"], start_new_session=True)
