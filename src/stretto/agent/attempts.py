@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stretto.agent.checkpoint_options import Checkpoints
 from stretto.agent.completion import RunOutcome
 from stretto.agent.hosts.join import Joined
-from stretto.agent.options import RunOptions
+from stretto.agent.options import Checkpoints, RunOptions
 from stretto.agent.records.recorder import Recorder
 from stretto.agent.records.run_folder import RunFolder
 from stretto.agent.supervisor import Supervisor

@@ -1,22 +1,55 @@
-"""What a run is asked to be."""
+"""The options of a run: its workers, limits, checkpoints and script. Checked before anything is started."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import uuid
+import warnings
+import zipfile
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from stretto.agent.checkpoint_options import Checkpoints
 from stretto.agent.hosts.store_options import StoreOptions
-from stretto.agent.script_check import check_script
 from stretto.agent.workers.stall_detection import STALL_S
 from stretto.batching.autoscale import AutoscaleConfig, parse_autoscale
 from stretto.batching.stragglers import parse_mode
 from stretto.core.errors import UsageError
 from stretto.core.journal import Start
 from stretto.core.version import VERSION
+from stretto.train.checkpoint.catalog import claim
+from stretto.train.checkpoint.storage import open_vault
+
+EVERY = "100"
+KEEP = 3
+_EVERY = re.compile(r"(\d+)|(\d+(?:\.\d+)?)(s|m|h)")
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+NOT_SCRIPTS = {
+    ".yaml": "is a job file, not a script: give it to a server with `stretto submit {}`",
+    ".yml": "is a job file, not a script: give it to a server with `stretto submit {}`",
+    ".ipynb": "is a notebook, not a script: save it as one with `jupyter nbconvert --to script {}`",
+    ".sh": "is a shell script: name the Python script that it starts",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """Where and how often a run saves. `run_id` tells runs of the same name apart: a folder has the checkpoints of one run."""
+
+    url: str
+    every_steps: int | None = None
+    every_s: float | None = None
+    keep: int = KEEP
+    run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def claim(self, run: str) -> None:
+        """Raises `UsageError` if the folder cannot be written or belongs to another run."""
+        claim(open_vault(self.url), run=run, run_id=self.run_id)
+
+    def for_workers(self, *, run: str, life: int, grace_s: float) -> dict[str, Any]:
+        return {**asdict(self), "run": run, "life": life, "grace_s": grace_s}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +153,13 @@ class RunOptions:
         """Of a run.json, which has more in it."""
         if "script" not in document:
             raise UsageError(f"the run.json of {document.get('name', 'this run')!r} names no script: was it edited by hand?")
-        held = {one.name: document[one.name] for one in fields(RunOptions) if one.name in document}
-        saved, shared = held.get("checkpoints"), held.get("shared")
+        values = {field.name: document[field.name] for field in fields(RunOptions) if field.name in document}
+        saved, shared = values.get("checkpoints"), values.get("shared")
         return RunOptions(
             **{
-                **held,
-                "args": tuple(held.get("args", ())),
-                "runs": Path(held.get("runs", "runs")),
+                **values,
+                "args": tuple(values.get("args", ())),
+                "runs": Path(values.get("runs", "runs")),
                 "checkpoints": Checkpoints(**saved) if saved else None,
                 "shared": StoreOptions.read(shared) if shared else None,
             }
@@ -160,3 +193,46 @@ def parse_workers(text: str) -> tuple[int, int]:
         return int(low), int(high if sign else low)
     except ValueError:
         raise UsageError(f"--workers {text!r} is neither a number nor a range: write --workers 2 or --workers 1:4") from None
+
+
+def parse_checkpoints(url: str | None, *, every: str | None, keep: int) -> Checkpoints | None:
+    """The flags' options; None without --checkpoint."""
+    if url is None:
+        if every is not None:
+            raise UsageError(f"--checkpoint-every {every} says how often, but not where to: add --checkpoint DIR")
+        return None
+    if keep < 1:
+        raise UsageError(f"--keep {keep} is too small: the last complete checkpoint is never deleted, so it is at least 1")
+    match = _EVERY.fullmatch(every or EVERY)
+    steps = int(match.group(1)) if match and match.group(1) else None
+    seconds = float(match.group(2)) * _SECONDS[match.group(3)] if match and match.group(2) else None
+    if not steps and not seconds:
+        raise UsageError(f"--checkpoint-every {every!r} is neither a number of steps nor a time: write 100, 30s or 5m")
+    if not url.strip():
+        raise UsageError("--checkpoint is empty: name a folder or a URL")
+    where = url if "://" in url else str(Path(url).absolute())
+    return Checkpoints(where, steps, seconds, keep)
+
+
+def check_script(script: str) -> None:
+    """Refuses a script that Python could not run, with the line: a worker would notice only after it has loaded torch."""
+    suffix = Path(script).suffix.lower()
+    if suffix in NOT_SCRIPTS:
+        raise UsageError(f"{script} {NOT_SCRIPTS[suffix].format(script)}")
+    try:
+        text = Path(script).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{script} cannot be read: {error.strerror}") from None
+    if suffix == ".pyc" or zipfile.is_zipfile(script):
+        return
+    if b"\0" in text:
+        raise UsageError(f"{script} is not a Python script: it has NUL bytes in it")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(text, script, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        line = f": {error.text.strip()}" if error.text else ""
+        raise UsageError(f"{script}:{error.lineno or 1}: {type(error).__name__}: {error.msg}{line}") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise UsageError(f"{script} cannot be compiled: {error or type(error).__name__}") from None

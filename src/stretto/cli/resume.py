@@ -11,9 +11,8 @@ from typing import Annotated
 from typer import Option
 
 from stretto.agent.attempts import next_life
-from stretto.agent.checkpoint_options import Checkpoints
 from stretto.agent.control_server import alive
-from stretto.agent.options import RunOptions, parse_workers
+from stretto.agent.options import Checkpoints, RunOptions, parse_workers
 from stretto.agent.records.run_folder import RunFolder
 from stretto.agent.run import run as execute
 from stretto.cli import server_commands

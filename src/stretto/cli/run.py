@@ -9,10 +9,9 @@ from typing import Annotated, Any
 
 from typer import Argument, Context, Exit, Option
 
-from stretto.agent.checkpoint_options import KEEP, parse_checkpoints
 from stretto.agent.completion import RunOutcome
 from stretto.agent.hosts.store_options import StoreOptions
-from stretto.agent.options import RunOptions, parse_workers
+from stretto.agent.options import KEEP, RunOptions, parse_checkpoints, parse_workers
 from stretto.agent.records.recorder import RunObserver
 from stretto.agent.records.run_folder import RunFolder
 from stretto.agent.run import open_run, run

@@ -1,7 +1,7 @@
-"""Joining a job through its store, or beginning it: what has to be alike is compared, and a name is given.
+"""Joining a job through its store, or beginning it: compares what must be equal on all hosts, and names the agent.
 
-The first agent writes the job's card under the key `job`. Whoever comes later compares its own with it, so that a wrong script
-or version is said before a single worker starts. A job whose agents are all gone is begun anew under the same name.
+The first agent writes the job's card under the key `job`. Later agents compare their own with it, so that a wrong script or version
+is refused before any worker starts. A job whose agents are all gone begins anew under the same name.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from stretto.agent.options import RunOptions
 
 ENTER_S = 20.0
-LOOK_S = 0.1
+POLL_S = 0.1
 TRIES = 50
-"""Attempts at a transaction that others get in the way of."""
+"""Attempts at a transaction that conflicts with others."""
 ALIKE = {
     "script": "another script (its text differs): start all hosts with the same file",
     "args": "other arguments for the script: start all hosts with the same command",
@@ -47,9 +47,9 @@ ALIKE = {
     "tls": "other TLS options: give --store-ca, --store-cert and --store-key on all hosts or on none",
     "checkpoint": "another --checkpoint: start all hosts with the same command, on storage that all of them see",
 }
-"""What the cards of a job's agents must agree on, and what is said where they do not."""
+"""What the cards of a job's agents must agree on, and the message where they do not."""
 TOMB_S = 60.0
-"""How long somebody who comes late is told that the job has ended."""
+"""How long a late agent can learn that the job has ended."""
 LEAVE_S = 5.0
 DELETED_AT_ONCE = 100
 
@@ -180,7 +180,7 @@ async def _enter(store: Store, options: RunOptions, shared: StoreOptions) -> tup
             alone = alone if alone is not None and alone[0] == life else (life, time.monotonic())
             if await _take_over(store, entries, own, alone_s=time.monotonic() - alone[1], timing=shared.timing()):
                 return job, life + 1
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
     raise UsageError(
         f"job {shared.job!r} in {shared.url} could not be joined: it is being ended, or others begin and end it; "
         "try again, or choose another --job"
@@ -249,7 +249,7 @@ async def _name(store: Store, host: str) -> str:
 
 
 async def retire(joined: Joined, *, state: str, digest: str | None, card: Mapping[str, Any]) -> None:
-    """After this agent has left: the last one to do so clears the job away. An agent that serves the store waits for the others."""
+    """Called after this agent has left: the last one clears the job away. An agent that serves the store waits for the others."""
     with contextlib.suppress(StoreError, TimeoutError):
         async with asyncio.timeout(LEAVE_S):
             while True:
@@ -258,9 +258,9 @@ async def retire(joined: Joined, *, state: str, digest: str | None, card: Mappin
                     break
                 if not store_schema.under(entries, store_schema.AGENTS):
                     if state == "stopped" and card["checkpoint"]:
-                        await _lay_to_rest(joined.store, entries)
+                        await _mark_resumable(joined.store, entries)
                     elif store_schema.OUTCOME in entries or store_schema.STOP in entries:
-                        await _bury(joined, entries, {**card, "state": state, "digest": digest, "id": joined.id})
+                        await _tombstone(joined, entries, {**card, "state": state, "digest": digest, "id": joined.id})
                     break
                 if joined.opened.serving is None:
                     break
@@ -268,8 +268,8 @@ async def retire(joined: Joined, *, state: str, digest: str | None, card: Mappin
     await joined.opened.close()
 
 
-async def _lay_to_rest(store: Store, entries: store_schema.Entries) -> None:
-    """A job that was stopped with a checkpoint: the same command goes on with it, without waiting for anybody."""
+async def _mark_resumable(store: Store, entries: store_schema.Entries) -> None:
+    """For a job that was stopped with a checkpoint: the same command continues it without waiting for other agents."""
     job, guard = (
         store_schema.value(entries, store_schema.JOB),
         Guard(store_schema.JOB, store_schema.revision(entries, store_schema.JOB)),
@@ -284,13 +284,13 @@ async def _lay_to_rest(store: Store, entries: store_schema.Entries) -> None:
     )
 
 
-async def _bury(joined: Joined, entries: store_schema.Entries, document: dict[str, Any]) -> None:
+async def _tombstone(joined: Joined, entries: store_schema.Entries, document: dict[str, Any]) -> None:
     lease = await joined.store.grant(TOMB_S)
     await _clear(joined.store, entries, last=Put(store_schema.ENDED, store_schema.text(document), lease))
 
 
 async def _clear(store: Store, entries: store_schema.Entries, *, last: Put | None = None) -> None:
-    """Takes a job away whose agents are gone, unless somebody else did. The card goes last, because it guards the rest."""
+    """Deletes a job whose agents are gone, unless another agent did. The card goes last, because it guards the rest."""
     guard = Guard(store_schema.JOB, store_schema.revision(entries, store_schema.JOB))
     names = [key for key in entries if key not in (store_schema.JOB, store_schema.ENDED)]
     for low in range(0, len(names), DELETED_AT_ONCE):

@@ -1,10 +1,12 @@
-"""This agent as the other hosts see it: its card in the store and the port where they can ask it."""
+"""This agent as the other hosts see it: its card in the store, the port for their requests, its logs."""
 
 from __future__ import annotations
 
 import os
+import re
 import socket
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from stretto.agent.completion import RunOutcome
@@ -13,13 +15,16 @@ from stretto.agent.hosts.connectivity import answer_probe, prove
 from stretto.agent.hosts.join import Joined, card, join, retire
 from stretto.agent.hosts.signed_rpc import Listener
 from stretto.agent.options import RunOptions
-from stretto.agent.records.log_reader import read_log
 from stretto.agent.records.run_folder import RunFolder, write_json
 from stretto.core.errors import UsageError
+
+PIECE_BYTES = 256 << 10
 
 
 @dataclass(slots=True)
 class PeerEndpoint:
+    """This agent's card in the store, and the port that the other hosts' requests come to."""
+
     joined: Joined
     card: dict[str, Any]
     alike: dict[str, Any]
@@ -38,7 +43,7 @@ class PeerEndpoint:
             case "probe":
                 return await answer_probe(request, self.joined)
             case "log":
-                return read_log(self.folder, request)
+                return _read_log(self.folder, request)
             case _ if self._handle is not None:
                 return await self._handle(request)
             case _:
@@ -53,7 +58,7 @@ async def enter(options: RunOptions, folder: RunFolder) -> tuple[PeerEndpoint, R
     """Joins the job, and proves that its other hosts can be reached, and reach this one. The options of this agent."""
     assert options.shared is not None
     joined = await join(options, options.shared)
-    listener = Listener(lambda request: abroad.handle(request), token=joined.token)
+    listener = Listener(lambda request: endpoint.handle(request), token=joined.token)
     try:
         address = await listener.start(joined.host, tls=options.shared.server_tls() if options.shared.sealed else None)
         shown = {
@@ -63,7 +68,7 @@ async def enter(options: RunOptions, folder: RunFolder) -> tuple[PeerEndpoint, R
             "folder": str(folder.path.resolve()),
             "name": socket.gethostname(),
         }
-        abroad = PeerEndpoint(joined, shown, card(options), listener, folder)
+        endpoint = PeerEndpoint(joined, shown, card(options), listener, folder)
         await prove(joined, address)
         checkpoints = options.checkpoints
         if checkpoints is not None:
@@ -76,4 +81,30 @@ async def enter(options: RunOptions, folder: RunFolder) -> tuple[PeerEndpoint, R
     document = folder.read(folder.request) or {}
     identity = {"agent": joined.agent, "host": joined.host, "job": {"name": joined.job, "id": joined.id}}
     write_json(folder.request, {**document, **identity})
-    return abroad, replace(options, agent=joined.agent, host=joined.host, checkpoints=checkpoints)
+    return endpoint, replace(options, agent=joined.agent, host=joined.host, checkpoints=checkpoints)
+
+
+def _log_paths(folder: RunFolder, worker: str | None) -> list[Path]:
+    """The logs of all workers in order, or one worker's; `agent` for the agent's own."""
+    if worker is not None:
+        short = worker.rpartition(".")[2].removeprefix("w")
+        path = folder.logs / "agent.log" if worker == "agent" else folder.logs / f"worker-{short}.log"
+        return [path] if path.is_file() else []
+    paths = [path for path in folder.logs.glob("worker-*.log") if re.fullmatch(r"worker-\d+", path.stem)]
+    return sorted(paths, key=lambda path: int(path.stem.removeprefix("worker-")))
+
+
+def _read_log(folder: RunFolder, request: dict[str, Any]) -> dict[str, Any]:
+    """A piece of each log after the place that the reader has reached, and the new place: nothing is kept for the reader."""
+    places = request.get("places") or {}
+    if not isinstance(places, dict):
+        raise UsageError("places must name logs with their places")
+    pieces: dict[str, Any] = {}
+    for path in _log_paths(folder, request.get("worker")):
+        place = int(places.get(path.stem, 0))
+        with open(path, "rb") as file:
+            file.seek(place)
+            data = file.read(PIECE_BYTES)
+        if data:
+            pieces[path.stem] = {"text": data.decode("utf-8", "replace"), "place": place + len(data)}
+    return {"pieces": pieces, "ended": folder.read(folder.result) is not None}
