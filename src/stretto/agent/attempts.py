@@ -1,7 +1,8 @@
-"""A run may have several lives: each begins with a checkpoint of the one before.
+"""The attempts of a run: each begins with a checkpoint of the one before.
 
-Within one agent a life ends when everybody who held the state is gone; the next begins by itself, from the newest checkpoint whose
-every byte is right, as often as the restart budget allows. A life that ended with its agent is followed by `stretto resume`.
+An attempt ends when all workers that held the state are gone. The agent begins the next one itself, from the newest checkpoint
+whose every byte is right, as often as the restart budget allows. If the agent itself ends, `stretto resume` begins
+the next attempt.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from stretto.agent.completion import RunOutcome
 from stretto.agent.hosts.join import Joined
@@ -29,20 +29,20 @@ from stretto.train.checkpoint.storage import open_vault
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One beginning. `step` is how many steps the state has behind it, None for a run's first."""
+    """One attempt. `step` is the number of steps that its checkpoint has behind it, None for a run's first attempt."""
 
     number: int = 1
     step: int | None = None
     path: str = ""
     first_worker: int = 0
-    """Workers of earlier lives had the numbers below."""
+    """The number of the first worker: earlier attempts used those below."""
 
 
 def next_life(folder: RunFolder, entry: CheckpointEntry | None) -> Attempt:
-    """After what the journal has."""
-    lives = [one.life for one in folder.records() if isinstance(one, Start | Resume)]
+    """The attempt after those in the journal, from this checkpoint."""
+    numbers = [line.life for line in folder.records() if isinstance(line, Start | Resume)]
     logs = [int(name.stem.rpartition("-")[2]) for name in folder.logs.glob("worker-*.log") if name.stem[7:].isdigit()]
-    return Attempt(max(lives, default=1) + 1, entry.step if entry else 0, entry.path if entry else "", max(logs, default=-1) + 1)
+    return Attempt(max(numbers, default=1) + 1, entry.step if entry else 0, entry.path if entry else "", max(logs, default=-1) + 1)
 
 
 async def newest(checkpoints: Checkpoints, *, warn: Callable[[str], None]) -> CheckpointEntry | None:
@@ -54,7 +54,7 @@ async def newest(checkpoints: Checkpoints, *, warn: Callable[[str], None]) -> Ch
 
 
 async def later(number: int, options: RunOptions, recorder: Recorder) -> Attempt:
-    """A later life of a job on several hosts, for an agent that was not in the one before."""
+    """A later attempt of a job on several hosts, for an agent that was not in the one before."""
     if options.checkpoints is None:
         return Attempt(number)
     entry = await newest(options.checkpoints, warn=lambda text: recorder.event("warning", text))
@@ -62,7 +62,7 @@ async def later(number: int, options: RunOptions, recorder: Recorder) -> Attempt
 
 
 class Attempts:
-    """The lives of a run under one agent. `supervisor` is that of the present one."""
+    """The attempts of a run under one agent. `supervisor` is that of the current one."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Attempts:
         life: Attempt,
         *,
         joined: Joined | None = None,
-        card: Mapping[str, Any] | None = None,
+        card: Mapping[str, object] | None = None,
     ) -> None:
         self.options = options
         self._joined = joined
@@ -100,7 +100,7 @@ class Attempts:
         options = self.options
         await self.supervisor.forks.start(options.script, options.args, threads=options.threads, env={}, cwd=os.getcwd())
 
-    def tell(self) -> None:
+    def record_start(self) -> None:
         options, life = self.options, self.life
         if self.life.number == 1 or self.resumes == 0:
             self.recorder.write(options.start_line(life=life.number))
@@ -108,15 +108,15 @@ class Attempts:
             self.recorder.resume(life=life.number, finished=life.step, path=life.path)
 
     async def run(self) -> RunOutcome:
-        """To the end of the last life. The fork server of the first must have been started."""
+        """Runs to the end of the last attempt. The fork server of the first must have been started."""
         while True:
-            self.tell()
+            self.record_start()
             outcome = await self.supervisor.run()
             if not outcome.lost or not await self._again(outcome):
                 return outcome
 
     async def _again(self, outcome: RunOutcome) -> bool:
-        """Whether there is another life, and its beginning."""
+        """Begins the next attempt, if there is one."""
         checkpoints = self.options.checkpoints
         if checkpoints is None:
             return False
@@ -136,20 +136,20 @@ class Attempts:
         except OSError as error:
             self.recorder.event("warning", f"the checkpoints in {checkpoints.url} cannot be read: {error}")
             return False
-        told = f"going on from {entry.path}" if entry is not None else "there is no checkpoint yet, so it begins anew"
-        self.recorder.event("lost", f"{outcome.error}; {told}")
-        old, self.resumes = self.supervisor, self.resumes + 1
-        self.options = replace(self.options, start=old.coordination.wanted)
-        number = self.life.number + 1 if self._joined is None else max(self.life.number + 1, old.coordination.life)
+        source = f"going on from {entry.path}" if entry is not None else "there is no checkpoint yet, so it begins anew"
+        self.recorder.event("lost", f"{outcome.error}; {source}")
+        previous, self.resumes = self.supervisor, self.resumes + 1
+        self.options = replace(self.options, start=previous.coordination.wanted)
+        number = self.life.number + 1 if self._joined is None else max(self.life.number + 1, previous.coordination.life)
         self.life = Attempt(number, entry.step if entry else 0, entry.path if entry else "")
         self.supervisor = self._supervisor()
-        self.supervisor.inherit(old)
+        self.supervisor.inherit(previous)
         await self.start_forks()
         return True
 
 
 class RunLock:
-    """The run is this agent's as long as this is open: the kernel lets go of it with the process."""
+    """Keeps other agents out of the run. The kernel releases the lock when the process ends."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._fd = os.open(folder.path / ".agent", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -23,7 +23,7 @@ from stretto.core.version import VERSION
 
 
 def open_run(options: RunOptions) -> RunFolder:
-    """Checks what is asked for and makes its folder. Everything that the user can still mend is said here."""
+    """Checks the options and makes the run's folder. Reports every mistake that the user can still correct."""
     options.validate()
     folder = _folder(options)
     if options.checkpoints is not None and options.shared is None:
@@ -51,45 +51,45 @@ def run(options: RunOptions, folder: RunFolder, *, observer: RunObserver | None 
 async def run_async(options: RunOptions, folder: RunFolder, *, observer: RunObserver, life: Attempt | None = None) -> RunOutcome:
     began = time.monotonic()
     with RunLock(folder):
-        abroad: PeerEndpoint | None = None
+        endpoint: PeerEndpoint | None = None
         if options.shared is not None:
-            abroad, options = await enter(options, folder)
+            endpoint, options = await enter(options, folder)
         recorder = Recorder(folder, observer=observer)
-        if abroad is not None and abroad.joined.life > 1:
-            life = await later(abroad.joined.life, options, recorder)
-        lives = Attempts(
+        if endpoint is not None and endpoint.joined.life > 1:
+            life = await later(endpoint.joined.life, options, recorder)
+        attempts = Attempts(
             options,
             folder,
             recorder,
             life or Attempt(),
-            joined=abroad.joined if abroad else None,
-            card=abroad.card if abroad else None,
+            joined=endpoint.joined if endpoint else None,
+            card=endpoint.card if endpoint else None,
         )
-        verbs = Verbs(lives)
+        verbs = ControlVerbs(attempts)
         control = ControlServer(folder, handle=verbs.handle)
-        if abroad is not None:
-            abroad.answer_with(verbs.handle)
+        if endpoint is not None:
+            endpoint.answer_with(verbs.handle)
         try:
-            await lives.start_forks()
+            await attempts.start_forks()
             if options.tensorboard:
                 recorder.board = open_board(folder.path / "tensorboard")
             await control.start()
-            with _signals(lives):
-                outcome = await lives.run()
+            with _signals(attempts):
+                outcome = await attempts.run()
         finally:
             await control.close()
-        outcome = _conclude(outcome, lives.supervisor, began=began)
-        if abroad is not None:
-            await abroad.close(outcome)
+        outcome = _conclude(outcome, attempts.supervisor, began=began)
+        if endpoint is not None:
+            await endpoint.close(outcome)
         return outcome
 
 
 async def run_restarting(options: RunOptions, folder: RunFolder, *, observer: RunObserver) -> RunOutcome:
-    """A script that was not written for us, in restart mode."""
+    """Runs an ordinary torch.distributed script in restart mode."""
     began = time.monotonic()
     with RunLock(folder):
         restarter = Restarter(options, folder, Recorder(folder, observer=observer))
-        control = ControlServer(folder, handle=Verbs(restarter).handle)
+        control = ControlServer(folder, handle=ControlVerbs(restarter).handle)
         try:
             await control.start()
             with _signals(restarter):
@@ -99,8 +99,8 @@ async def run_restarting(options: RunOptions, folder: RunFolder, *, observer: Ru
         return _conclude(outcome, restarter, began=began)
 
 
-class Commander(Protocol):
-    """What signals and the control port need of whoever runs the workers."""
+class Controllable(Protocol):
+    """What signals and the control port need: a `Supervisor` or a `Restarter`."""
 
     options: RunOptions
     folder: RunFolder
@@ -123,15 +123,15 @@ class Commander(Protocol):
     def status(self) -> dict[str, object]: ...
 
 
-class Led(Protocol):
-    """Something with a commander, which may be another one in another life."""
+class Supervised(Protocol):
+    """Has a supervisor, which may be another one in the next attempt."""
 
     @property
-    def supervisor(self) -> Commander: ...
+    def supervisor(self) -> Controllable: ...
 
 
-def _conclude(outcome: RunOutcome, supervisor: Commander, *, began: float) -> RunOutcome:
-    """Writes the end. A disk that is full here is an error even if the training went well: its record is not whole."""
+def _conclude(outcome: RunOutcome, supervisor: Controllable, *, began: float) -> RunOutcome:
+    """Writes the result. A full disk is an error here even after a good training: the record is incomplete."""
     recorder, folder = supervisor.recorder, supervisor.folder
     tally = recorder.tally
     recorder.write(End(outcome.state, outcome.digest, tally.steps, outcome.error))
@@ -166,26 +166,26 @@ def _conclude(outcome: RunOutcome, supervisor: Commander, *, began: float) -> Ru
 class _signals:
     """Ctrl-C once: in order; twice: now. SIGTERM and SIGHUP: in order."""
 
-    def __init__(self, lives: Led) -> None:
-        self._lives = lives
+    def __init__(self, attempts: Supervised) -> None:
+        self._attempts = attempts
         self._interrupts = 0
 
     def __enter__(self) -> None:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(ValueError, RuntimeError):  # not the main thread: whoever runs us handles signals
             loop.add_signal_handler(signal.SIGINT, self._interrupt)
-            loop.add_signal_handler(signal.SIGTERM, lambda: self._lives.supervisor.quit(now=False))
-            loop.add_signal_handler(signal.SIGHUP, lambda: self._lives.supervisor.quit(now=False))
+            loop.add_signal_handler(signal.SIGTERM, lambda: self._attempts.supervisor.quit(now=False))
+            loop.add_signal_handler(signal.SIGHUP, lambda: self._attempts.supervisor.quit(now=False))
 
     def __exit__(self, *_: object) -> None:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(ValueError, RuntimeError):
-            for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                loop.remove_signal_handler(one)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                loop.remove_signal_handler(number)
 
     def _interrupt(self) -> None:
         self._interrupts += 1
-        supervisor = self._lives.supervisor
+        supervisor = self._attempts.supervisor
         if self._interrupts == 1:
             grace_s = supervisor.options.grace_s
             supervisor.recorder.event(
@@ -194,15 +194,15 @@ class _signals:
         supervisor.quit(now=self._interrupts > 1, interrupted=True)
 
 
-class Verbs:
-    """What can be asked at the control port."""
+class ControlVerbs:
+    """The requests that the control port answers."""
 
-    def __init__(self, lives: Led) -> None:
-        self._lives = lives
+    def __init__(self, attempts: Supervised) -> None:
+        self._attempts = attempts
 
     @property
-    def _supervisor(self) -> Commander:
-        return self._lives.supervisor
+    def _supervisor(self) -> Controllable:
+        return self._attempts.supervisor
 
     async def handle(self, request: dict[str, Any]) -> dict[str, Any]:
         match request["verb"]:
