@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "tests" / "server"))
 
 from server_harness import running
 
-from stretto.clusters.local import STRETTO
+from stretto.clusters.base import STRETTO
 from stretto.server.client import Client
 
 SCRIPT = ROOT / "examples" / "digits.py"

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import uvicorn
 
-from stretto.clusters.base import Assignment, ClusterEvent, EventKind, NodeInfo, Work
+from stretto.clusters.base import Assignment, ClusterEvent, EventKind, LogPage, NodeInfo, RunRef, Workload
 from stretto.core.journal import Switch
 from stretto.server import app
 from stretto.server.serve import address, listen, login
 from stretto.server.settings import ServerSettings
+
+LOG = b"a line\n" * 100
 
 
 class Fleeting:
@@ -28,11 +30,14 @@ class Fleeting:
         self.wanted: dict[tuple[str, int], Assignment] = {}
         self.closed = False
 
+    async def start(self) -> None:
+        return
+
     def nodes(self) -> Sequence[NodeInfo]:
         return (NodeInfo("node0", 4),)
 
     async def apply(self, wanted: Sequence[Assignment]) -> None:
-        self.wanted = {(one.job, one.life): one for one in wanted}
+        self.wanted = {(one.job, one.attempt): one for one in wanted}
 
     async def watch(self) -> AsyncIterator[Sequence[ClusterEvent]]:
         while not self.closed:
@@ -50,16 +55,16 @@ class Fleeting:
             if found:
                 yield found
 
-    def log(self, job: str, life: int, run: str) -> Mapping[str, str]:
-        return {"console": __file__}
+    async def logs(self, run: RunRef, source: str, *, after: int | None, limit: int) -> LogPage:
+        return LogPage(("console",), LOG[after or 0 :][:limit], min(after or 0, len(LOG)), len(LOG))
 
-    def missing(self, work: Work, workdir: str | None, env: Mapping[str, str]) -> str | None:
+    async def check(self, workload: Workload, *, workdir: str | None, env: Mapping[str, str]) -> str | None:
         return None
 
-    def resumable(self, job: str, run: str) -> bool:
+    async def resumable(self, run: RunRef) -> bool:
         return False
 
-    async def forget(self, job: str, runs: Sequence[str]) -> None:
+    async def delete(self, job: str, runs: Sequence[str]) -> None:
         return
 
     async def close(self) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from made import SPEC, record
 
 from stretto.clusters.base import NodeInfo
-from stretto.clusters.core_binding import assign, cores
+from stretto.clusters.local_nodes import bind_slots, cores
 from stretto.core.errors import PolicyError
 from stretto.core.journal import Commit, JournalEvent
 from stretto.scheduling import registry
@@ -71,7 +71,7 @@ def test_no_slot_is_two_jobs(sizes: list[int], data: st.DataObject) -> None:
         wanted = data.draw(
             st.dictionaries(st.sampled_from("abcde"), st.dictionaries(st.sampled_from([n.name for n in nodes]), st.integers(0, 4)))
         )
-        before, held = held, assign(nodes, wanted, held)
+        before, held = held, bind_slots(nodes, wanted, held)
         for node in nodes:
             used = [slot for places in held.values() for slot in places.get(node.name, ())]
             assert len(used) == len(set(used))

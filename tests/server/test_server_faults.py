@@ -145,7 +145,7 @@ def test_a_log_is_bounded_and_keeps_its_end(tmp_path: Path, monkeypatch: pytest.
     folder = tmp_path / "life"
     folder.mkdir()
     program = "import sys\nfor n in range(200000): print('line', n)\nprint('the very last line')"
-    command = [sys.executable, "-I", "-S", attempt.KEEPER, str(folder), "100000", "5", "--", sys.executable, "-c", program]
+    command = [sys.executable, "-I", "-S", attempt.SHIM, str(folder), "100000", "5", "--", sys.executable, "-c", program]
     subprocess.run(command, check=True, timeout=120)
     log = (folder / "console.log").read_bytes()
     assert len(log) < 200_000
@@ -161,7 +161,7 @@ def test_a_second_keeper_of_one_life_starts_nothing(tmp_path: Path) -> None:
         sys.executable,
         "-I",
         "-S",
-        attempt.KEEPER,
+        attempt.SHIM,
         str(folder),
         "1000",
         "5",
@@ -299,7 +299,7 @@ def test_a_policy_that_fails_keeps_the_old_allocation_and_raises_an_alarm(tmp_pa
         assert client.decisions().items[0].kept
         assert words in client.explain(made).sentence
         waiting = client.submit(job("waits", **LONG)).id
-        time.sleep(1)
+        until(lambda: client.decisions().items[0].trigger.startswith("waits arrived"), what="the policy has failed on the new job")
         assert state(client, waiting) == "queued"
         client.use_policy("fifo")
         until(lambda: state(client, waiting) == "running", what="the next policy decides")

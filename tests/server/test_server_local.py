@@ -9,14 +9,15 @@ import pytest
 from server_harness import SIMULATED
 
 from stretto.clusters import local
-from stretto.clusters.base import Assignment, EventKind, NodeInfo, Stop, Work
+from stretto.clusters.base import Assignment, EventKind, RunRef, Stop, Workload
 from stretto.clusters.local import LocalCluster
+from stretto.clusters.local_nodes import NodeSource
 
 GUARD_S = 120.0
 
 
 def assignment(job: str, *, workers: int = 1, stop: Stop | None = None) -> Assignment:
-    work = Work(script=("train.py", "--steps", "100000", "--step-s", "0.02"))
+    work = Workload(script=("train.py", "--steps", "100000", "--step-s", "0.02"))
     return Assignment(job, 1, work, 1, 2, {"node0": workers}, run=job, stop=stop)
 
 
@@ -24,7 +25,7 @@ async def lines_of(cluster: LocalCluster, *jobs: str) -> None:
     """Until each of these has written something."""
     missing = set(jobs)
     async for portion in cluster.watch():
-        missing -= {sighting.job for sighting in portion if sighting.kind is EventKind.LINES}
+        missing -= {event.job for event in portion if event.kind is EventKind.LINES}
         if not missing:
             return
 
@@ -33,7 +34,7 @@ async def end(cluster: LocalCluster, *jobs: str) -> None:
     await cluster.apply([assignment(job, stop=Stop.NOW) for job in jobs])
     missing = set(jobs)
     async for portion in cluster.watch():
-        missing -= {sighting.job for sighting in portion if sighting.kind is EventKind.GONE}
+        missing -= {event.job for event in portion if event.kind is EventKind.GONE}
         if not missing:
             return
 
@@ -42,7 +43,7 @@ def test_an_agent_that_does_not_answer_holds_up_nobody_elses_news(tmp_path: Path
     asked: list[str] = []
 
     async def play() -> None:
-        cluster = LocalCluster(tmp_path, (NodeInfo("node0", 4),), launcher=SIMULATED)
+        cluster = LocalCluster(tmp_path, NodeSource(slots=4), launcher=SIMULATED)
         await cluster.apply([assignment("a"), assignment("b")])
         await asyncio.wait_for(lines_of(cluster, "a", "b"), GUARD_S)
         real = local.ask
@@ -56,9 +57,9 @@ def test_an_agent_that_does_not_answer_holds_up_nobody_elses_news(tmp_path: Path
         for _ in range(3):
             await asyncio.wait_for(lines_of(cluster, "b"), GUARD_S)
         monkeypatch.setattr(local, "ask", real)
-        for life in cluster.lives.values():
-            if life.steering is not None:
-                life.steering.cancel()
+        for attempt in cluster.attempts.values():
+            if attempt.steering is not None:
+                attempt.steering.cancel()
         await asyncio.wait_for(end(cluster, "a", "b"), GUARD_S)
         await cluster.close()
 
@@ -67,10 +68,10 @@ def test_an_agent_that_does_not_answer_holds_up_nobody_elses_news(tmp_path: Path
 
 
 def test_runs_of_one_job_that_begin_from_nothing_have_checkpoint_folders_of_their_own(tmp_path: Path) -> None:
-    cluster = LocalCluster(tmp_path, (NodeInfo("node0", 4),))
+    cluster = LocalCluster(tmp_path, NodeSource(slots=4))
     first, second = (
-        cluster._command(Assignment("j", life, Work(script=("train.py",)), 1, 2, {"node0": 1}, run=run))
+        cluster._command(Assignment("j", life, Workload(script=("train.py",)), 1, 2, {"node0": 1}, run=run))
         for life, run in ((1, "j"), (2, "j-2"))
     )
     assert first[first.index("--checkpoint") + 1] != second[second.index("--checkpoint") + 1]
-    assert not cluster.resumable("j", "j")
+    assert not asyncio.run(cluster.resumable(RunRef("j", 1, "j")))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from server_harness import Running, running, until
 
-from stretto.clusters.local import STRETTO
+from stretto.clusters.base import STRETTO
 from stretto.server.client import Client, ServerError
 from stretto.server.jobs.command import NEVER_JOINED
 

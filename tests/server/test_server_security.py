@@ -17,6 +17,7 @@ from stretto.core.errors import UsageError
 from stretto.server.api.routes import cluster, health, job_data, jobs, policies, stream, tokens
 from stretto.server.api.routes.auth import Guarded
 from stretto.server.api.security import MOST_BODY, Buckets
+from stretto.server.app import build
 from stretto.server.client import Client, ServerError
 from stretto.server.models import Scope
 from stretto.server.settings import ServerSettings
@@ -266,9 +267,13 @@ def test_guessing_tokens_is_slowed_down(slow_server: Running) -> None:
         ({"interval_s": 0.0}, "--interval 0"),
     ],
 )
-def test_a_setup_that_is_unsafe_or_impossible_is_refused_with_the_option_to_change(more: dict[str, object], words: str) -> None:
+def test_a_setup_that_is_unsafe_or_impossible_is_refused_with_the_option_to_change(
+    tmp_path: Path, more: dict[str, object], words: str
+) -> None:
+    home = tmp_path / "home"
     with pytest.raises(UsageError, match=words):
-        ServerSettings(**more).checked()  # type: ignore[arg-type]
+        build(ServerSettings(**{"home": home, **more}))  # type: ignore[arg-type]
+    assert not home.exists(), "refused before anything was made"
 
 
 def test_home_and_login_are_for_their_owner_alone(server: Running) -> None:

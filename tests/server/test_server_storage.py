@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from stretto.clusters.journal_tail import Tail
+from stretto.clusters.attempt import JournalTail
 from stretto.core.errors import UsageError
 from stretto.core.journal import JournalReport
 from stretto.server.api import views
@@ -326,7 +326,7 @@ def test_an_error_with_letters_that_no_database_takes_is_written_down_and_shown(
         book = JobStore(storage, publish=published.extend)
         await book.append("j-aaaaaaaaaaaa", [submitted(), NewEvent("allocated", "", {"nodes": {"n": 1}, "run": "r"})])
         record, known = book.records["j-aaaaaaaaaaaa"], book.known["j-aaaaaaaaaaaa"]
-        reading = journal_events.read(record, known, Tail(path).read())
+        reading = journal_events.read(record, known, JournalTail(path).read())
         assert len(reading.drafts) == 2
         book.buffered[record.id] = reading.points
         await book.append(record.id, [*reading.drafts, NewEvent("failed", str((known.end or {})["error"]), {"error": "e"})])

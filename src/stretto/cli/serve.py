@@ -26,8 +26,15 @@ def command(
     tls_key: Annotated[Path | None, Option(help="PEM file.", show_default=False)] = None,
     allowed_host: Annotated[list[str] | None, Option(help="A further name of this server.", show_default=False)] = None,
     slots: Annotated[int | None, Option(help="Slots of a node [default: GPUs, or cores].", show_default=False)] = None,
-    nodes: Annotated[int, Option(help="Nodes on this machine.")] = 1,
-    price: Annotated[float, Option(help="Of one slot and hour.")] = 0.0,
+    nodes: Annotated[int | None, Option(help="Nodes on this machine [default: 1].", show_default=False)] = None,
+    price: Annotated[float | None, Option(help="Price per slot and hour [default: 0].", show_default=False)] = None,
+    cluster: Annotated[
+        str, Option(metavar="NAME", help="Where jobs run: `local`, a name that a package has registered, or module:attribute.")
+    ] = "local",
+    cluster_option: Annotated[
+        list[str] | None,
+        Option(metavar="KEY=VALUE", help="An option of the cluster; local: nodes, slots, price, nodes-file.", show_default=False),
+    ] = None,
     policy: Annotated[
         str | None, Option(help="Who decides [default: what was chosen last, or goodput].", show_default=False)
     ] = None,
@@ -36,6 +43,7 @@ def command(
     quota: Annotated[int | None, Option(help="Slots that one tenant may hold.", show_default=False)] = None,
     cooldown: Annotated[float, Option(help="Seconds that a job is not grown again after a change.")] = 5.0,
 ) -> None:
+    from stretto.clusters.registry import parse_options
     from stretto.server.serve import serve
     from stretto.server.settings import ServerSettings
 
@@ -51,6 +59,8 @@ def command(
             slots=slots,
             nodes=nodes,
             price=price,
+            cluster=cluster,
+            cluster_options=parse_options(tuple(cluster_option or ())),
             policy=policy,
             interval_s=interval,
             policy_timeout_s=policy_timeout,

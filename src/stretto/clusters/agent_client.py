@@ -1,11 +1,11 @@
-"""Asking a run's agent through its control port (docs/explanation/architecture.md)."""
+"""Requests to a run's agent through its control port (docs/explanation/architecture.md)."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from stretto.core.errors import StrettoError
 
@@ -13,25 +13,25 @@ MOST_ANSWER = 1 << 20
 
 
 class AgentUnreachable(StrettoError):
-    """The agent could not be asked: it is not there yet, or not any more."""
+    """The agent does not answer: it has not started yet, or it has ended."""
 
 
-class Denied(StrettoError):
-    """The agent has said no."""
+class AgentRefused(StrettoError):
+    """The agent refused the request."""
 
 
-async def ask(folder: Path, verb: str, *, timeout_s: float = 2.0, **more: Any) -> dict[str, Any]:
-    """The agent's answer. `AgentUnreachable` if there is none in time, `Denied` if it refuses."""
+async def ask(folder: Path, verb: str, *, timeout_s: float = 2.0, **fields: object) -> dict[str, object]:
+    """Sends one request and returns the answer. `AgentUnreachable` if none comes in time, `AgentRefused` if the agent says no."""
     try:
         control = json.loads((folder / "control.json").read_text())
-        line = json.dumps({"token": control["token"], "verb": verb, **more}) + "\n"
+        line = json.dumps({"token": control["token"], "verb": verb, **fields}) + "\n"
         answer = json.loads(await asyncio.wait_for(_exchange(int(control["port"]), line.encode()), timeout_s))
     except (OSError, ValueError, KeyError, TypeError, TimeoutError, asyncio.IncompleteReadError) as error:
         raise AgentUnreachable(f"the agent of run '{folder.name}' does not answer: {type(error).__name__}") from error
-    if not isinstance(answer, dict) or not answer.get("ok"):
-        text = answer.get("error", "?") if isinstance(answer, dict) else "?"
-        raise Denied(f"the agent of run '{folder.name}' refuses to {verb}: {str(text)[:500]}")
-    return answer
+    if not isinstance(answer, dict) or not cast(dict[str, object], answer).get("ok"):
+        text = cast(dict[str, object], answer).get("error", "?") if isinstance(answer, dict) else "?"
+        raise AgentRefused(f"the agent of run '{folder.name}' refuses to {verb}: {str(text)[:500]}")
+    return cast(dict[str, object], answer)
 
 
 async def _exchange(port: int, line: bytes) -> bytes:

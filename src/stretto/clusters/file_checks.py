@@ -1,4 +1,4 @@
-"""Whether what a job needs is there: told before it is queued, not when it is started."""
+"""Checks that the files and programs of a job exist: before it is queued, not when it starts."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from stretto.clusters.base import Work
+from stretto.clusters.base import Workload
 
 PYTHON = re.compile(r"^(.*/)?python(3(\.(\d+))?)?$")
 
 
-def missing(work: Work, workdir: str | None, *, env: Mapping[str, str], scripts: bool = True) -> str | None:
-    """The first thing that a job cannot be started without, with the fix; None if all is there. Without `scripts`, the folder."""
+def find_missing(workload: Workload, workdir: str | None, *, env: Mapping[str, str], scripts: bool = True) -> str | None:
+    """The first thing that a job lacks, with the fix; None if nothing is missing. Scripts are checked only with `scripts`."""
     if workdir is not None and not os.path.isdir(workdir):
         kind = "is a file, not a folder" if os.path.exists(workdir) else "does not exist on the server's machine"
         return f"workdir: {workdir} {kind}: make it, or change workdir"
-    if work.command and (text := _missing_program(work.command[0], workdir, env)) is not None:
+    if workload.command and (text := _missing_program(workload.command[0], workdir, env)) is not None:
         return text
     if not scripts:
         return None
-    if work.python and (text := _other_python(work.python, workdir)) is not None:
+    if workload.python and (text := _wrong_python(workload.python, workdir)) is not None:
         return text
-    script = _script(work)
+    script = _script(workload)
     return _missing_script(script, workdir) if script is not None else None
 
 
-def restarts(work: Work) -> bool:
-    """Whether it is `stretto run --restart-mode …`: such a script saves by itself."""
-    return any(word.partition("=")[0] == "--restart-mode" for word in _options(work))
+def uses_restart_mode(workload: Workload) -> bool:
+    """Whether it is `stretto run --restart-mode …`: such a script saves its own checkpoints."""
+    return any(word.partition("=")[0] == "--restart-mode" for word in _options(workload))
 
 
-def _other_python(word: str, workdir: str | None) -> str | None:
+def _wrong_python(word: str, workdir: str | None) -> str | None:
     """Why a named interpreter is not the one that would run the script: the server's own."""
-    found = PYTHON.match(word)
-    if found is None:
+    match = PYTHON.match(word)
+    if match is None:
         return None
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
-    folder, minor = found.group(1), found.group(4)
+    folder, minor = match.group(1), match.group(4)
     if folder and Path(workdir or ".", folder).resolve() != Path(sys.executable).parent.resolve():
         return f"run: {word} is not the server's Python ({sys.executable}), which runs all scripts: write `python`"
     if minor and f"3.{minor}" != own:
@@ -59,21 +59,21 @@ def _missing_program(program: str, workdir: str | None, env: Mapping[str, str]) 
     return None
 
 
-def _script(work: Work) -> str | None:
+def _script(workload: Workload) -> str | None:
     """The script's file, where it can be told from the options before it."""
     return (
-        work.script[0]
-        if work.script and not work.script[0].startswith("-")
-        else next((word for word in work.script if word.endswith(".py")), None)
+        workload.script[0]
+        if workload.script and not workload.script[0].startswith("-")
+        else next((word for word in workload.script if word.endswith(".py")), None)
     )
 
 
-def _options(work: Work) -> tuple[str, ...]:
+def _options(workload: Workload) -> tuple[str, ...]:
     """The words before the script."""
-    for place, word in enumerate(work.script):
+    for index, word in enumerate(workload.script):
         if word.endswith(".py"):
-            return work.script[:place]
-    return work.script
+            return workload.script[:index]
+    return workload.script
 
 
 def _missing_script(script: str, workdir: str | None) -> str | None:

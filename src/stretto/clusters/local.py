@@ -1,7 +1,7 @@
 """This machine as a cluster: nodes are groups of slots, jobs are `stretto run` processes in sessions of their own.
 
-The folders under `home` are the truth, not this process's memory: `jobs/ID/life-N/` has the keeper's lock and the
-exit code, `runs/NAME/` is the run's own. A server that comes back finds every life by them.
+The folders under `home` are the truth, not this process's memory: `jobs/ID/life-N/` has the shim's lock and the exit code of
+attempt N, `runs/NAME/` is the run's own. A server that comes back finds every attempt by them.
 """
 
 from __future__ import annotations
@@ -9,287 +9,357 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import join
 
-from stretto.clusters.agent_client import AgentUnreachable, Denied, ask
-from stretto.clusters.attempt import GRACE_S, JobAttempt, mark
-from stretto.clusters.base import Assignment, ClusterEvent, EventKind, NodeInfo, Stop, Work
-from stretto.clusters.core_binding import Held, assign, cores
-from stretto.clusters.file_checks import missing, restarts
-from stretto.clusters.journal_tail import Tail
-from stretto.core.errors import StrettoError
+from stretto.clusters.agent_client import AgentRefused, AgentUnreachable, ask
+from stretto.clusters.attempt import GRACE_S, JobAttempt, JournalTail, attempt_environment
+from stretto.clusters.base import (
+    STRETTO,
+    Assignment,
+    ClusterContext,
+    ClusterEvent,
+    EventKind,
+    LogPage,
+    NodeInfo,
+    RunRef,
+    Stop,
+    Workload,
+)
+from stretto.clusters.file_checks import find_missing, uses_restart_mode
+from stretto.clusters.local_nodes import Bindings, NodeSource, bind_slots, cores, describe_change, node_source
+from stretto.core.errors import StrettoError, UsageError
 from stretto.train.checkpoint.catalog import entries
 from stretto.train.checkpoint.storage import open_vault
 
-LOOK_S = 0.25
+POLL_S = 0.25
 MANY = 16
-"""With more lives than this, one look a second half."""
-LOOK_MANY_S = 0.5
+"""Above this many attempts, poll every `POLL_MANY_S`."""
+POLL_MANY_S = 0.5
+NODES_S = 1.0
+"""How often the nodes are read again."""
 STOP_AGAIN_S = 5.0
 KILL_AFTER_S = {Stop.GRACEFUL: GRACE_S + 15.0, Stop.NOW: 10.0}
-"""Whoever is still there after this is killed; a graceful stop may take the agent's own grace."""
+"""An attempt that still runs after this is killed; a graceful stop may take the agent's own grace."""
+MAX_LOGS = 4096
 
 CHECKPOINT_EVERY = "30s"
 """What a job of the server loses at most when all of its processes are lost at once."""
 
-STRETTO = (sys.executable, "-c", "from stretto.cli.main import main; main()")
 
-
-def default_slots() -> int:
-    """GPUs if there are any, else cores."""
-    gpus = len([name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit()])
-    return gpus or len(os.sched_getaffinity(0))
+def open_cluster(context: ClusterContext, options: Mapping[str, str]) -> LocalCluster:
+    """The factory that the registry names (`ClusterFactory`)."""
+    return LocalCluster(context.home, node_source(options), launcher=context.launcher)
 
 
 @dataclass(slots=True)
 class LocalCluster:
-    """Implements `Cluster`."""
+    """Implements `Cluster` on this machine."""
 
     home: Path
-    infos: tuple[NodeInfo, ...]
+    source: NodeSource
     launcher: tuple[str, ...] = STRETTO
     name: str = "local"
-    lives: dict[tuple[str, int], JobAttempt] = field(default_factory=dict)
-    _held: Held = field(default_factory=dict)
+    attempts: dict[tuple[str, int], JobAttempt] = field(default_factory=dict[tuple[str, int], JobAttempt])
+    _nodes: tuple[NodeInfo, ...] = ()
+    _nodes_read_at: float = 0.0
+    _nodes_error: str = ""
+    _bindings: Bindings = field(default_factory=dict[str, dict[str, tuple[int, ...]]])
     _cpus: list[int] = field(default_factory=lambda: sorted(os.sched_getaffinity(0)))
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _closed: bool = False
-    _news: list[ClusterEvent] = field(default_factory=list)
+    _events: list[ClusterEvent] = field(default_factory=list[ClusterEvent])
     _scanned: bool = False
 
+    def __post_init__(self) -> None:
+        try:
+            self._nodes = self.source.read()
+        except OSError as error:
+            raise UsageError(f"the nodes file cannot be read: {error}") from error
+
+    async def start(self) -> None:
+        for name in ("runs", "jobs"):
+            (self.home / name).mkdir(exist_ok=True, mode=0o700)
+
     def nodes(self) -> Sequence[NodeInfo]:
-        return self.infos
+        return self._nodes
 
     # -- bringing about ------------------------------------------------------------------------------------------
 
-    async def apply(self, wanted: Sequence[Assignment]) -> None:
-        listed = {(one.job, one.life): one for one in wanted}
+    async def apply(self, assignments: Sequence[Assignment]) -> None:
+        wanted = {(assignment.job, assignment.attempt): assignment for assignment in assignments}
         if not self._scanned:
             self._scanned = True
-            await asyncio.to_thread(self._find_strays, listed)
-        for key, life in list(self.lives.items()):
-            if key not in listed and life.gone:
-                del self.lives[key]
-            elif key not in listed:
-                life.assignment = _stopped(life.assignment)
-        for key, one in listed.items():
-            if key in self.lives:
-                self.lives[key].assignment = one
+            await asyncio.to_thread(self._find_strays, wanted)
+        for key, attempt in list(self.attempts.items()):
+            if key not in wanted and attempt.gone:
+                del self.attempts[key]
+            elif key not in wanted:
+                attempt.assignment = replace(attempt.assignment, stop=Stop.NOW)
+        for key, assignment in wanted.items():
+            if key in self.attempts:
+                self.attempts[key].assignment = assignment
             else:
-                self.lives[key] = self._life(one)
+                self.attempts[key] = self._attempt(assignment)
         self._bind()
         self._wake.set()
 
-    def _find_strays(self, listed: Mapping[tuple[str, int], Assignment]) -> None:
-        """Lives that an earlier server was about to stop when it was killed: nobody wants them, so they are stopped now."""
+    def _find_strays(self, wanted: Mapping[tuple[str, int], Assignment]) -> None:
+        """Finds attempts that an earlier server was about to stop when it was killed: nobody wants them, so they are stopped."""
         for path in self.home.glob("jobs/*/life-*/keeper.lock"):
             name, _, number = path.parent.name.partition("-")
             job = path.parent.parent.name
-            if name == "life" and number.isdigit() and (job, int(number)) not in listed:
-                stray = Assignment(job, int(number), Work(), 1, 1, {}, stop=Stop.NOW)
-                life = self._life(stray)
-                if life.locked():
-                    self.lives[job, int(number)] = life
+            if name == "life" and number.isdigit() and (job, int(number)) not in wanted:
+                stray = self._attempt(Assignment(job, int(number), Workload(), 1, 1, {}, stop=Stop.NOW))
+                if stray.locked():
+                    self.attempts[job, int(number)] = stray
 
-    def _life(self, one: Assignment) -> JobAttempt:
-        run = self.home / "runs" / (one.run or one.job)
-        folder = self.home / "jobs" / one.job / f"life-{one.life}"
-        return JobAttempt(one, folder, run, Tail(run / "journal.jsonl", one.offset))
+    def _attempt(self, assignment: Assignment) -> JobAttempt:
+        run = self.home / "runs" / (assignment.run or assignment.job)
+        folder = self.home / "jobs" / assignment.job / f"life-{assignment.attempt}"
+        return JobAttempt(assignment, folder, run, JournalTail(run / "journal.jsonl", assignment.journal_offset))
 
-    def _bind(self) -> None:
-        wanted = {life.assignment.job: life.assignment.nodes for life in self.lives.values() if not life.gone}
-        before, self._held = self._held, assign(self.infos, wanted, self._held)
-        for life in self.lives.values():
-            job = life.assignment.job
-            if not life.gone and life.seen and before.get(job) != self._held.get(job):
-                life.bind(self._cores(job))
+    def _bind(self, *, everybody: bool = False) -> None:
+        running = [attempt for attempt in self.attempts.values() if not attempt.gone]
+        wanted = {attempt.assignment.job: attempt.assignment.nodes for attempt in running}
+        before, self._bindings = self._bindings, bind_slots(self._nodes, wanted, self._bindings)
+        for attempt in running:
+            job = attempt.assignment.job
+            if attempt.reported and (everybody or before.get(job) != self._bindings.get(job)):
+                attempt.bind(self._cores(job))
 
     def _cores(self, job: str) -> set[int]:
-        return cores(self.infos, self._held.get(job, {}), available=self._cpus)
+        return cores(self._nodes, self._bindings.get(job, {}), available=self._cpus)
 
-    def _start(self, life: JobAttempt) -> None:
-        """Starts a life that has never begun."""
-        one = life.assignment
-        cwd = Path(one.workdir) if one.workdir else self.home / "jobs" / one.job / "work"
-        life.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not one.workdir:
+    def _start(self, attempt: JobAttempt) -> None:
+        """Starts an attempt that has never begun."""
+        assignment = attempt.assignment
+        cwd = Path(assignment.workdir) if assignment.workdir else self.home / "jobs" / assignment.job / "work"
+        attempt.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not assignment.workdir:
             cwd.mkdir(exist_ok=True)
         if not cwd.is_dir():
-            self._end(life, code=126, text=f"workdir {one.workdir} is not a folder here: make it, or change workdir")
+            self._end(attempt, code=126, text=f"workdir {assignment.workdir} is not a folder here: make it, or change workdir")
             return
         try:
-            env = {**one.env, **mark(one.job, one.life)}
-            life.launch(self._command(one), cwd=cwd, env=env, cpus=self._cores(one.job))
-            life.asked = one.workers
+            env = {**assignment.env, **attempt_environment(assignment.job, assignment.attempt)}
+            attempt.launch(self._command(assignment), cwd=cwd, env=env, cpus=self._cores(assignment.job))
+            attempt.requested = assignment.workers
         except OSError as error:
-            life.tries += 1
-            self._news.append(ClusterEvent(EventKind.TROUBLE, one.job, one.life, text=f"cannot be started yet: {error}"))
+            self._trouble(attempt, f"cannot be started yet: {error}")
 
-    def _command(self, one: Assignment) -> list[str]:
-        run = [*self.launcher, "resume" if one.resume else "run"]
-        flags = ["--runs", str(self.home / "runs"), "--name", one.run or one.job]
-        flags += ["--workers", f"{one.least}:{one.most}", "--start", str(max(one.least, min(one.most, one.workers)))]
-        if one.resume:
-            return [*run, one.run or one.job, "--runs", str(self.home / "runs"), *flags[4:]]
-        if not restarts(one.work):
-            flags += ["--checkpoint", str(self._checkpoints(one.job, one.run)), "--checkpoint-every", CHECKPOINT_EVERY]
-        flags += ["--max-restarts", str(one.restarts)]
-        if one.work.elastic:
-            return [*run, *flags, *one.work.script]
-        if one.work.command:
-            return list(one.work.command)
-        return [os.environ.get("SHELL") or "/bin/sh", "-c", _prelude([*run, *flags]) + one.work.shell]
+    def _command(self, assignment: Assignment) -> list[str]:
+        runs, workload = str(self.home / "runs"), assignment.workload
+        run = assignment.run or assignment.job
+        start = max(assignment.min_workers, min(assignment.max_workers, assignment.workers))
+        limits = ["--workers", f"{assignment.min_workers}:{assignment.max_workers}", "--start", str(start)]
+        if assignment.resume:
+            return [*self.launcher, "resume", run, "--runs", runs, *limits]
+        flags = ["--runs", runs, "--name", run, *limits]
+        if not uses_restart_mode(workload):
+            folder = self._checkpoints(assignment.job, assignment.run)
+            flags += ["--checkpoint", str(folder), "--checkpoint-every", CHECKPOINT_EVERY]
+        flags += ["--max-restarts", str(assignment.restarts)]
+        if workload.elastic:
+            return [*self.launcher, "run", *flags, *workload.script]
+        if workload.command:
+            return list(workload.command)
+        shell = os.environ.get("SHELL") or "/bin/sh"
+        return [shell, "-c", _prelude([*self.launcher, "run", *flags]) + workload.shell]
 
     def _checkpoints(self, job: str, run: str) -> Path:
-        """A run that begins from nothing has a folder of its own: it does not find what another has left unfinished there."""
+        """Each run has a folder of its own: one that begins from nothing must not find another one's checkpoints."""
         return self.home / "jobs" / job / "checkpoints" / (run or job)
 
-    # -- looking -------------------------------------------------------------------------------------------------
+    # -- watching ------------------------------------------------------------------------------------------------
 
     async def watch(self) -> AsyncIterator[Sequence[ClusterEvent]]:
         while not self._closed:
-            sightings = await asyncio.to_thread(self._look)
+            await self._read_nodes()
+            polled = await asyncio.to_thread(self._poll)
             self._steer_all()
-            sightings, self._news = sightings + self._news, []
-            if sightings:
-                yield sightings
-            pause = LOOK_S if len(self.lives) <= MANY else LOOK_MANY_S
+            events, self._events = polled + self._events, []
+            if events:
+                yield events
             self._wake.clear()
             try:
-                await asyncio.wait_for(self._wake.wait(), pause)
+                await asyncio.wait_for(self._wake.wait(), POLL_S if len(self.attempts) <= MANY else POLL_MANY_S)
             except TimeoutError:
                 pass
 
-    def _look(self) -> list[ClusterEvent]:
-        found: list[ClusterEvent] = []
-        for key, life in list(self.lives.items()):
-            if life.gone:
+    async def _read_nodes(self) -> None:
+        """Reports nodes that have changed, and binds running jobs to the cores that there are now."""
+        now = time.monotonic()
+        if now - self._nodes_read_at < NODES_S:
+            return
+        self._nodes_read_at = now
+        try:
+            nodes = await asyncio.to_thread(self.source.read)
+        except (OSError, UsageError) as error:
+            if str(error) != self._nodes_error:
+                self._nodes_error = str(error)
+                self._events.append(ClusterEvent(EventKind.TROUBLE, text=f"the old nodes are kept: {error}"))
+            return
+        if self._nodes_error:
+            self._nodes_error = ""
+            self._events.append(ClusterEvent(EventKind.NODES, text="the nodes can be read again"))
+        cpus = sorted(os.sched_getaffinity(0))
+        change = describe_change(self._nodes, nodes)
+        if not change and cpus == self._cpus:
+            return
+        self._nodes, self._cpus = nodes, cpus
+        self._bind(everybody=True)
+        if change:
+            self._events.append(ClusterEvent(EventKind.NODES, text=change))
+
+    def _poll(self) -> list[ClusterEvent]:
+        events: list[ClusterEvent] = []
+        for attempt in list(self.attempts.values()):
+            if attempt.gone:
                 continue
             try:
-                self._look_at(life, found)
+                self._poll_attempt(attempt, events)
             except OSError as error:
-                found.append(ClusterEvent(EventKind.TROUBLE, *key, text=f"cannot be looked at: {error}"))
-        return found
+                self._trouble(attempt, f"cannot be looked at: {error}")
+        return events
 
-    def _look_at(self, life: JobAttempt, found: list[ClusterEvent]) -> None:
-        one = life.assignment
-        alive = life.alive()
-        if not life.seen:
-            if not alive and life.exit() is None and not life.begun():
-                if one.stop is None:
-                    self._start(life)
+    def _poll_attempt(self, attempt: JobAttempt, events: list[ClusterEvent]) -> None:
+        assignment = attempt.assignment
+        alive = attempt.alive()
+        if not attempt.reported:
+            if not alive and attempt.exit() is None and not attempt.begun():
+                if assignment.stop is None:
+                    self._start(attempt)
                 else:
-                    self._end(life, code=-15, text="stopped before it was started")
+                    self._end(attempt, code=-15, text="stopped before it was started")
                 return
-            life.seen = True
-            kind = EventKind.STARTED if life.process is not None else EventKind.ADOPTED
-            found.append(ClusterEvent(kind, one.job, one.life))
-        lines = life.tail.read()
+            attempt.reported = True
+            kind = EventKind.STARTED if attempt.process is not None else EventKind.ADOPTED
+            events.append(ClusterEvent(kind, assignment.job, assignment.attempt))
+        lines = attempt.tail.read()
         if lines:
-            found.append(ClusterEvent(EventKind.LINES, one.job, one.life, lines=lines, offset=life.tail.offset))
+            offset = attempt.tail.offset
+            events.append(ClusterEvent(EventKind.LINES, assignment.job, assignment.attempt, lines=lines, offset=offset))
         if not alive and not lines:
-            if life.exit() is None and not life.seal():
+            if attempt.exit() is None and not attempt.seal():
                 return
-            ended = life.exit() or {}
-            code = ended.get("code")
-            text = str(ended.get("text", ""))[-4000:]
-            self._end(life, code=code if isinstance(code, int) else None, text=text)
+            exit_record = attempt.exit() or {}
+            code = exit_record.get("code")
+            self._end(attempt, code=code if isinstance(code, int) else None, text=str(exit_record.get("text", ""))[-4000:])
 
-    def _end(self, life: JobAttempt, *, code: int | None, text: str) -> None:
-        life.gone = True
-        one = life.assignment
-        self._news.append(ClusterEvent(EventKind.GONE, one.job, one.life, offset=life.tail.offset, code=code, text=text))
+    def _end(self, attempt: JobAttempt, *, code: int | None, text: str) -> None:
+        attempt.gone = True
+        job, number = attempt.assignment.job, attempt.assignment.attempt
+        self._events.append(ClusterEvent(EventKind.GONE, job, number, offset=attempt.tail.offset, code=code, text=text))
+
+    def _trouble(self, attempt: JobAttempt, text: str) -> None:
+        self._events.append(ClusterEvent(EventKind.TROUBLE, attempt.assignment.job, attempt.assignment.attempt, text=text))
+
+    # -- steering ------------------------------------------------------------------------------------------------
 
     def _steer_all(self) -> None:
-        """Each life by itself: an agent that does not answer holds up nobody else's news."""
-        for life in self.lives.values():
-            idle = life.steering is None or life.steering.done()
-            if idle and life.seen and not life.gone and (life.assignment.stop is not None or life.asked != life.assignment.workers):
-                life.steering = asyncio.create_task(self._steer(life))
+        """Each attempt by itself: an agent that does not answer delays no other job's events."""
+        for attempt in self.attempts.values():
+            idle = attempt.steering is None or attempt.steering.done()
+            changed = attempt.assignment.stop is not None or attempt.requested != attempt.assignment.workers
+            if idle and changed and attempt.reported and not attempt.gone:
+                attempt.steering = asyncio.create_task(self._steer(attempt))
 
-    async def _steer(self, life: JobAttempt) -> None:
-        """Brings one running life to what is wanted of it. What does not work is tried at the next look."""
-        one = life.assignment
+    async def _steer(self, attempt: JobAttempt) -> None:
+        """Brings one running attempt to its assignment. What does not work is tried again at the next poll."""
+        assignment = attempt.assignment
         try:
-            if one.stop is not None:
-                await self._stop(life, one.stop)
-            elif life.asked != one.workers and (life.run / "control.json").exists():
-                await ask(life.run, "scale", workers=one.workers)
-                life.asked = one.workers
+            if assignment.stop is not None:
+                await self._stop(attempt, assignment.stop)
+            elif attempt.requested != assignment.workers and (attempt.run / "control.json").exists():
+                await ask(attempt.run, "scale", workers=assignment.workers)
+                attempt.requested = assignment.workers
         except AgentUnreachable:
             pass
         except OSError as error:
-            self._news.append(ClusterEvent(EventKind.TROUBLE, one.job, one.life, text=f"cannot be steered: {error}"))
-        except Denied as error:
-            life.asked = one.workers
-            self._news.append(ClusterEvent(EventKind.TROUBLE, one.job, one.life, text=str(error)))
+            self._trouble(attempt, f"cannot be steered: {error}")
+        except AgentRefused as error:
+            attempt.requested = assignment.workers
+            self._trouble(attempt, str(error))
 
-    async def _stop(self, life: JobAttempt, stop: Stop) -> None:
+    async def _stop(self, attempt: JobAttempt, stop: Stop) -> None:
         now = time.monotonic()
-        if now - life.stop_since.setdefault(stop, now) > KILL_AFTER_S[stop]:
-            self._kill(life)
+        if now - attempt.stop_since.setdefault(stop, now) > KILL_AFTER_S[stop]:
+            self._kill(attempt)
             return
-        if now - life.stop_sent.get(stop, -STOP_AGAIN_S) < STOP_AGAIN_S:
+        if now - attempt.stop_sent.get(stop, -STOP_AGAIN_S) < STOP_AGAIN_S:
             return
-        again = stop in life.stop_sent
-        life.stop_sent[stop] = now
+        again = stop in attempt.stop_sent
+        attempt.stop_sent[stop] = now
         try:
             if stop is Stop.GRACEFUL:
-                await ask(life.run, "drain")
+                await ask(attempt.run, "drain")
             else:
-                await ask(life.run, "stop", now=True)
-        except (AgentUnreachable, Denied):
-            # No agent to ask: a plain command, or one that has not opened its port yet. The keeper passes a signal on.
-            life.signal()
+                await ask(attempt.run, "stop", now=True)
+        except (AgentUnreachable, AgentRefused):
+            # No agent to ask: a plain command, or one that has not opened its port yet. The shim passes a signal on.
+            attempt.signal()
             if stop is Stop.NOW and again:
-                life.signal()
+                attempt.signal()
 
-    def _kill(self, life: JobAttempt) -> None:
-        """The last resort: the keeper's second signal kills the job and sweeps up what it has left."""
-        life.signal()
-        life.signal()
+    def _kill(self, attempt: JobAttempt) -> None:
+        """The last resort: the shim's second signal kills the job and everything that it has left."""
+        attempt.signal()
+        attempt.signal()
 
-    # -- what is left --------------------------------------------------------------------------------------------
+    # -- files ---------------------------------------------------------------------------------------------------
 
-    def missing(self, work: Work, workdir: str | None, env: Mapping[str, str]) -> str | None:
-        return missing(work, workdir, env=env, scripts=self.launcher == STRETTO)  # another launcher knows what its scripts are
+    async def check(self, workload: Workload, *, workdir: str | None, env: Mapping[str, str]) -> str | None:
+        # Another launcher knows by itself what its scripts are.
+        return await asyncio.to_thread(find_missing, workload, workdir, env=env, scripts=self.launcher == STRETTO)
 
-    def log(self, job: str, life: int, run: str) -> Mapping[str, str]:
-        found = {"console": str(self.home / "jobs" / job / f"life-{life}" / "console.log")}
-        logs = self.home / "runs" / run / "logs"
-        if logs.is_dir():
-            found.update({path.stem: str(path) for path in sorted(logs.glob("*.log"))[:4096]})
-        return found
+    async def logs(self, run: RunRef, source: str, *, after: int | None, limit: int) -> LogPage:
+        return await asyncio.to_thread(self._log_page, run, source, after, limit)
 
-    def resumable(self, job: str, run: str) -> bool:
+    def _log_page(self, run: RunRef, source: str, after: int | None, limit: int) -> LogPage:
+        paths = {"console": self.home / "jobs" / run.job / f"life-{run.attempt}" / "console.log"}
+        folder = self.home / "runs" / run.run / "logs"
+        if run.run and folder.is_dir():
+            paths.update({path.stem: path for path in sorted(folder.glob("*.log"))[:MAX_LOGS]})
+        sources = tuple(paths)
+        if source not in paths:
+            return LogPage(sources)
         try:
-            return any(entry.complete and not entry.final for entry in entries(open_vault(str(self._checkpoints(job, run)))))
+            with paths[source].open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                begin = max(0, size - limit) if after is None else min(after, size)
+                file.seek(begin)
+                return LogPage(sources, file.read(limit), begin, size)
+        except OSError:
+            return LogPage(sources)
+
+    async def resumable(self, run: RunRef) -> bool:
+        return await asyncio.to_thread(self._resumable, run)
+
+    def _resumable(self, run: RunRef) -> bool:
+        try:
+            checkpoints = entries(open_vault(str(self._checkpoints(run.job, run.run))))
+            return any(entry.complete and not entry.final for entry in checkpoints)
         except (StrettoError, OSError):
             return False
 
-    async def forget(self, job: str, runs: Sequence[str]) -> None:
+    async def delete(self, job: str, runs: Sequence[str]) -> None:
         for path in [self.home / "jobs" / job, *(self.home / "runs" / run for run in runs)]:
             await asyncio.to_thread(shutil.rmtree, path, True)
-        for key in [key for key in self.lives if key[0] == job]:
-            del self.lives[key]
+        for key in [key for key in self.attempts if key[0] == job]:
+            del self.attempts[key]
 
     async def close(self) -> None:
         self._closed = True
         self._wake.set()
-        for life in self.lives.values():
-            if life.steering is not None:
-                life.steering.cancel()
-
-
-def _stopped(one: Assignment) -> Assignment:
-    return replace(one, stop=Stop.NOW)
+        for attempt in self.attempts.values():
+            if attempt.steering is not None:
+                attempt.steering.cancel()
 
 
 def _prelude(run: Sequence[str]) -> str:
-    """In a shell job, `stretto run script.py` is this job's elastic part: name, folder and limits are filled in."""
+    """Defines `stretto` in a shell job: `stretto run script.py` there gets this job's name, folder and limits."""
     return f'stretto() {{ if [ "$1" = run ]; then shift; {join(run)} "$@"; else {join(STRETTO)} "$@"; fi; }}\n'

@@ -1,12 +1,12 @@
-"""One small process a job, between the server and the job's own processes; standard library only, started by its
+"""One small process per job, between the server and the job's own processes; standard library only, started by its
 path.
 
-It holds a lock on the life's folder for as long as it lives, so that a life cannot be started twice and a new server
+It holds a lock on the attempt's folder for as long as it lives, so that an attempt cannot be started twice and a new server
 sees at once which ones are alive. It copies the job's output into a bounded log. When the job's first process ends,
 it ends all others that the job has left behind, wherever they have put themselves (it is their subreaper), and writes
-down the exit code. If the keeper is killed, the kernel kills the job's first process: nothing goes on unseen.
+down the exit code. If the shim is killed, the kernel kills the job's first process: nothing goes on unseen.
 
-    keeper.py FOLDER LOG_BYTES GRACE_S -- COMMAND …
+    shim.py FOLDER LOG_BYTES GRACE_S -- COMMAND …
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def main(folder: Path, log_bytes: int, grace_s: float, command: list[str]) -> in
 
 
 def locked(lock: int) -> bool:
-    """Tried for a while: a server that looks whether somebody is alive holds the lock for a moment."""
+    """Tries for two seconds: a server that checks whether a shim runs holds the lock for a moment."""
     for _ in range(20):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -79,7 +79,7 @@ def copy(child: subprocess.Popen[bytes], path: Path, bound: int, signals: list[i
     pipe = child.stdout.fileno()
     os.set_blocking(pipe, False)
     tail = b""
-    told: float | None = None
+    asked_at: float | None = None
     with path.open("ab", buffering=0) as log:
         written = log.tell()
         open_ = True
@@ -95,7 +95,7 @@ def copy(child: subprocess.Popen[bytes], path: Path, bound: int, signals: list[i
                 break
             if not open_ and not ended:
                 time.sleep(0.05)
-            told = pass_on(child, signals, told, grace_s)
+            asked_at = pass_on(child, signals, asked_at, grace_s)
         if written > bound:
             keep_all(log.fileno(), b"\n[stretto] the end of the output:\n" + tail)
     return tail
@@ -131,25 +131,25 @@ def keep_all(log: int, data: bytes) -> None:
         pass
 
 
-def pass_on(child: subprocess.Popen[bytes], signals: list[int], told: float | None, grace_s: float) -> float | None:
+def pass_on(child: subprocess.Popen[bytes], signals: list[int], asked_at: float | None, grace_s: float) -> float | None:
     """The first signal asks the job to end; a second one, or the end of the grace, kills it."""
     now = time.monotonic()
     if signals:
-        if told is None:
+        if asked_at is None:
             child.send_signal(signal.SIGTERM)
-            told = now
+            asked_at = now
             signals.pop()
         else:
-            told = now - grace_s
+            asked_at = now - grace_s
         signals.clear()
-    if told is not None and now - told >= grace_s:
+    if asked_at is not None and now - asked_at >= grace_s:
         child.kill()
-    return told
+    return asked_at
 
 
 def sweep() -> int:
     """Ends everything that the job has left behind. Returns how many that were."""
-    found: set[int] = set()
+    signalled: set[int] = set()
     until = time.monotonic() + 5.0
     hard = time.monotonic() + 1.0
     while time.monotonic() < until:
@@ -159,12 +159,12 @@ def sweep() -> int:
             break
         for pid in living:
             try:
-                os.kill(pid, signal.SIGTERM if pid not in found and time.monotonic() < hard else signal.SIGKILL)
+                os.kill(pid, signal.SIGTERM if pid not in signalled and time.monotonic() < hard else signal.SIGKILL)
             except ProcessLookupError:
                 pass
-            found.add(pid)
+            signalled.add(pid)
         time.sleep(0.1)
-    return len(found)
+    return len(signalled)
 
 
 def reap() -> None:
@@ -188,7 +188,7 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def write(path: Path, value: dict[str, object]) -> None:
-    """Whole or not at all; tried again while the disk is full, because this file proves that the life has ended."""
+    """Whole or not at all; tried again while the disk is full, because this file proves that the attempt has ended."""
     fresh = path.with_suffix(".new")
     for _ in range(600):
         try:

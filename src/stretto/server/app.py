@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from stretto.clusters.base import Cluster
-from stretto.clusters.local import LocalCluster
+from stretto.clusters.registry import open_cluster
 from stretto.core.errors import UsageError
 from stretto.server import VERSION
 from stretto.server.api import views
@@ -27,7 +27,7 @@ from stretto.server.api.static_files import Pages
 from stretto.server.decisions.policy_runner import Runner, names
 from stretto.server.decisions.scheduler_loop import SchedulerLoop
 from stretto.server.jobs.job_store import JobStore
-from stretto.server.jobs.state import NewEvent
+from stretto.server.jobs.state import NewEvent, Record
 from stretto.server.reconciler import Reconciler
 from stretto.server.settings import ServerSettings
 from stretto.server.storage.database import Lock, connect, migrate
@@ -61,6 +61,7 @@ class Server:
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
 
     async def start(self) -> None:
+        await self.cluster.start()
         self.conductor.adopt()
         await self.cluster.apply(self.conductor.assignments())
         await self.book.note(NewEvent("server", f"stretto {VERSION} has started", {"version": VERSION}))
@@ -103,20 +104,21 @@ class Server:
             if not await asyncio.to_thread(self.lock.alive):
                 await self.conductor.alarm("lock", "the database session that holds this server's lock was lost: restart it")
 
-    def reason(self, job: str) -> str:
-        record = self.book.records[job]
-        return self.decider.reason(record)
+    def reason(self, record: Record) -> str:
+        """Why a job has its size or waits; the cluster's own reason comes first."""
+        pending = self.conductor.pending.get(record.id)
+        return f"waits for the cluster: {pending}" if pending else self.decider.reason(record)
 
 
 def build(settings: ServerSettings, *, cluster: Cluster | None = None) -> Server:
     """Opens the database and puts the parts together. Nothing runs yet."""
     settings = settings.checked()
+    cluster = cluster or open_cluster(settings.cluster, settings.context, settings.all_cluster_options)
     settings.prepare()
     engine = connect(settings.url)
     migrate(engine)
     lock = Lock(engine, home=settings.folder)
     storage = Storage(engine)
-    cluster = cluster or LocalCluster(settings.folder, settings.infos(), launcher=settings.launcher)
     tokens = TokenStore(storage)
 
     hub = EventBroadcaster(
@@ -137,7 +139,7 @@ def build(settings: ServerSettings, *, cluster: Cluster | None = None) -> Server
     runner = Runner(timeout_s=settings.policy_timeout_s)
     decider = SchedulerLoop(conductor, ledger, runner, policy=_policy(settings, storage))
     decider.cordoned = frozenset(storage.setting("cordoned") or ())
-    lines = Lines(book, decider.reason)
+    lines = Lines(book, lambda record: server.reason(record))
     server = Server(settings, storage, tokens, book, hub, conductor, decider, ledger, cluster, lock, Pages(), lines)
     return server
 

@@ -16,12 +16,12 @@ from enum import Enum
 from itertools import islice
 from typing import Any
 
-from stretto.clusters.base import Assignment, Cluster, ClusterEvent, EventKind, Stop
+from stretto.clusters.base import Assignment, Cluster, ClusterEvent, EventKind, RunRef, Stop
 from stretto.core.errors import StrettoError
 from stretto.server.alarms import Alarms
 from stretto.server.api.sse import EventBroadcaster
 from stretto.server.decisions.slot_handover import Claim, admit
-from stretto.server.decisions.snapshot import limits
+from stretto.server.decisions.snapshot import SCHEDULED, limits
 from stretto.server.jobs import journal_events
 from stretto.server.jobs.command import asked, work_of
 from stretto.server.jobs.exit_classification import ending
@@ -66,6 +66,8 @@ class Reconciler:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     triggers: list[str] = field(default_factory=list)
     watching: bool = False
+    pending: dict[str, str] = field(default_factory=dict[str, str])
+    """Jobs whose processes the cluster has not placed yet, and its reasons."""
     _granted: dict[str, int] = field(default_factory=dict)
     _begun: set[tuple[str, int]] = field(default_factory=set)
     _lingering: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -100,7 +102,8 @@ class Reconciler:
         wanted: list[Assignment] = []
         for record in records:
             granted = grants[record.id]
-            if granted or (record.id, record.life) in self._begun:
+            # An attempt that is to be stopped before it began is listed too: only the cluster can say that it is over.
+            if granted or (record.id, record.life) in self._begun or record.state not in SCHEDULED:
                 self._granted[record.id] = granted
                 self._begun.add((record.id, record.life))
                 wanted.append(self._assignment(record, granted))
@@ -117,17 +120,17 @@ class Reconciler:
         known = self.book.known[record.id]
         return Assignment(
             job=record.id,
-            life=record.life,
-            work=work_of(record.spec),
-            least=record.spec.elastic.min,
-            most=record.spec.elastic.max,
+            attempt=record.life,
+            workload=work_of(record.spec),
+            min_workers=record.spec.elastic.min,
+            max_workers=record.spec.elastic.max,
             nodes=_cut(record.nodes, granted),
             run=record.run,
             resume=record.resume,
             env={**record.spec.envs, **asked(record.spec.elastic)},
             workdir=record.spec.workdir,
             restarts=record.spec.restarts,
-            offset=known.offset if known.run == record.run else 0,
+            journal_offset=known.offset if known.run == record.run else 0,
             stop=stop,
         )
 
@@ -144,41 +147,57 @@ class Reconciler:
     async def take(self, portion: Sequence[ClusterEvent]) -> None:
         """Turns what was seen into events. A database that is down loses none: they are owed."""
         changed = False
-        for place, sighting in enumerate(portion):
+        for place, event in enumerate(portion):
             if place % AT_ONCE == AT_ONCE - 1:
                 await asyncio.sleep(0)
-            record = self.book.records.get(sighting.job)
-            if sighting.kind is EventKind.NODES:
-                self.trigger("nodes changed")
-            elif sighting.kind is EventKind.GONE and self._lingering.get(sighting.job, (0, 0))[0] == sighting.life:
-                del self._lingering[sighting.job]
+            record = self.book.records.get(event.job)
+            if event.kind is EventKind.NODES:
+                await self._nodes_changed(event.text)
+            elif not event.job:
+                await self.alarm("cluster", event.text)
+            elif event.kind is EventKind.GONE and self._lingering.get(event.job, (0, 0))[0] == event.attempt:
+                del self._lingering[event.job]
                 changed = True
-            elif record is not None and record.life == sighting.life and record.state in ACTIVE:
-                changed |= await self._one(record, sighting)
+            elif record is not None and record.life == event.attempt and record.state in ACTIVE:
+                changed |= await self._one(record, event)
         if changed:
             await self.apply()
 
-    async def _one(self, record: Record, sighting: ClusterEvent) -> bool:
+    async def _nodes_changed(self, text: str) -> None:
+        """Asks for a decision: jobs on nodes that are gone move or wait, and free slots are given away."""
+        await self.clear("cluster")
+        names = [node.name for node in self.cluster.nodes()]
+        await self._note(NewEvent("node", text or "the nodes have changed", {"nodes": names}))
+        self.hub.allocated()
+        self.trigger("nodes changed")
+
+    async def _one(self, record: Record, event: ClusterEvent) -> bool:
         """True if it may have made room, or changed what should run."""
         known = self.book.known[record.id]
-        match sighting.kind:
+        match event.kind:
             case EventKind.STARTED | EventKind.ADOPTED:
                 known.renew(life=record.life, run=record.run)
-                await self._write(record, _begun(record, sighting))
+                self.pending.pop(record.id, None)
+                await self._write(record, _begun(record, event))
                 return False
             case EventKind.LINES:
-                return await self._lines(record, known, sighting)
+                return await self._lines(record, known, event)
             case EventKind.GONE:
-                return await self._gone(record, known, sighting)
+                return await self._gone(record, known, event)
+            case EventKind.PENDING:
+                if self.pending.get(record.id) != event.text:
+                    self.pending[record.id] = event.text
+                    await self._write(record, [NewEvent("worker", f"waits for the cluster: {event.text}", {"what": "pending"})])
+                return False
             case _:
-                if self.alarms.up(f"job {record.id}", sighting.text, now=time.time()):
-                    await self._write(record, [NewEvent("worker", sighting.text, {"what": "trouble"})])
+                if self.alarms.up(f"job {record.id}", event.text, now=time.time()):
+                    await self._write(record, [NewEvent("worker", event.text, {"what": "trouble"})])
                 return False
 
-    async def _lines(self, record: Record, known: RunProgress, sighting: ClusterEvent) -> bool:
+    async def _lines(self, record: Record, known: RunProgress, event: ClusterEvent) -> bool:
         known.renew(life=record.life, run=record.run)
-        reading = journal_events.read(record, known, sighting.lines)
-        known.offset = sighting.offset
+        reading = journal_events.read(record, known, event.lines)
+        known.offset = event.offset
         self.book.buffered.setdefault(record.id, []).extend(reading.points)
         self._dirty[record.id] = None
         self.hub.progressed(record.id, reading.points)
@@ -204,15 +223,16 @@ class Reconciler:
                 self.trigger(f"the limits of {record.name}")
             self._limits[record.id] = now
 
-    async def _gone(self, record: Record, known: RunProgress, sighting: ClusterEvent) -> bool:
-        resumable = self.cluster.resumable(record.id, record.run)
+    async def _gone(self, record: Record, known: RunProgress, event: ClusterEvent) -> bool:
+        resumable = await self.cluster.resumable(RunRef(record.id, record.life, record.run))
         for _ in range(TRIES):
-            draft = ending(record, known, sighting, resumable=resumable)
+            draft = ending(record, known, event, resumable=resumable)
             if await self._write(record, [draft]) is not Written.LATE:
                 break
             # Somebody cancelled or paused it in this very moment: what its end means is decided again.
             record = self.book.records[record.id]
         self._granted.pop(record.id, None)
+        self.pending.pop(record.id, None)
         self.alarms.down(f"job {record.id}")
         await self.clear(f"stalled {record.id}")
         self.trigger(f"{record.name} is gone")
@@ -333,8 +353,8 @@ class Reconciler:
                 await asyncio.sleep(AGAIN_S)
 
 
-def _begun(record: Record, sighting: ClusterEvent) -> list[NewEvent]:
-    if sighting.kind is EventKind.ADOPTED:
+def _begun(record: Record, event: ClusterEvent) -> list[NewEvent]:
+    if event.kind is EventKind.ADOPTED:
         drafts = [NewEvent("adopted", "found again: it was running while the server was not", {"life": record.life})]
     else:
         drafts = [NewEvent("started", f"its processes are started (life {record.life})", {"life": record.life})]

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stretto.clusters.base import NodeInfo
-from stretto.clusters.local import STRETTO, default_slots
+from stretto.clusters.base import STRETTO, ClusterContext
+from stretto.clusters.registry import DEFAULT
 from stretto.core.errors import UsageError
 
 
@@ -22,9 +23,13 @@ class ServerSettings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     allowed_hosts: tuple[str, ...] = ()
+    cluster: str = DEFAULT
+    """A name of the registry (`clusters/registry.py`) or `module:attribute`."""
+    cluster_options: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Validated by the cluster. The next three are short for options of the same names."""
     slots: int | None = None
-    nodes: int = 1
-    price: float = 0.0
+    nodes: int | None = None
+    price: float | None = None
     policy: str | None = None
     """None: what was chosen last, else `goodput` if there is one, else `fifo`."""
     interval_s: float = 10.0
@@ -42,19 +47,14 @@ class ServerSettings:
 
     def checked(self) -> ServerSettings:
         """The same, or `UsageError` with the option that has to change."""
-        if not 1 <= self.nodes <= 1024:
-            raise UsageError(f"--nodes {self.nodes} is out of range: 1 to 1024")
-        if self.slots is not None and not 1 <= self.slots <= 4096:
-            raise UsageError(f"--slots {self.slots} is out of range: 1 to 4096")
         if not 0 <= self.port <= 65535:
             raise UsageError(f"--port {self.port} is out of range: 0 (any) to 65535")
         if self.interval_s <= 0 or self.policy_timeout_s <= 0:
             raise UsageError(f"--interval {self.interval_s:g} and --policy-timeout {self.policy_timeout_s:g} must be above 0 s")
         if self.quota is not None and self.quota < 1:
             raise UsageError(f"--quota {self.quota} lets nobody run anything: give at least 1, or leave it out")
-        for flag, value in (("--price", self.price), ("--cooldown", self.cooldown_s)):
-            if value < 0:
-                raise UsageError(f"{flag} {value:g} is below 0: give 0 or more")
+        if self.cooldown_s < 0:
+            raise UsageError(f"--cooldown {self.cooldown_s:g} is below 0: give 0 or more")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise UsageError("--tls-cert and --tls-key belong together: give both or none")
         for path in (self.tls_cert, self.tls_key):
@@ -75,9 +75,16 @@ class ServerSettings:
     def url(self) -> str:
         return self.database or f"sqlite:///{self.folder / 'server.db'}"
 
-    def infos(self) -> tuple[NodeInfo, ...]:
-        slots = self.slots or default_slots()
-        return tuple(NodeInfo(f"node{number}", slots, price=self.price) for number in range(self.nodes))
+    @property
+    def context(self) -> ClusterContext:
+        """What the cluster is made with."""
+        return ClusterContext(self.folder, self.launcher)
+
+    @property
+    def all_cluster_options(self) -> dict[str, str]:
+        """The cluster's options, with those that have flags of their own."""
+        flags = {"slots": self.slots, "nodes": self.nodes, "price": self.price}
+        return {**self.cluster_options, **{key: str(value) for key, value in flags.items() if value is not None}}
 
     def names(self, port: int) -> frozenset[str]:
         """Names that requests may call this server by."""
@@ -95,8 +102,6 @@ class ServerSettings:
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             os.chmod(self.folder, 0o700)
-            for name in ("runs", "jobs"):
-                (self.folder / name).mkdir(exist_ok=True, mode=0o700)
         except OSError as error:
             raise UsageError(f"--home {self.folder} cannot be used: {error.strerror}: choose another with --home DIR") from error
 

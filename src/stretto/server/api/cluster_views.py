@@ -27,7 +27,7 @@ def allocation(server: Server, tenant: str | None) -> models.Allocation:
         policy=server.decider.policy,
         slots=total,
         free=max(0, total - sum(record.wanted for record in records)),
-        items=views.shares(records, reasons={one.id: server.decider.reason(one) for one in records}, tenant=tenant),
+        items=views.shares(records, reasons={one.id: server.reason(one) for one in records}, tenant=tenant),
     )
 
 

@@ -108,7 +108,7 @@ def node(info: NodeInfo, records: Sequence[Record], *, cordoned: frozenset[str],
         type=info.kind,
         slots=info.slots,
         used=sum(jobs.values()),
-        cordoned=info.name in cordoned,
+        cordoned=info.name in cordoned or bool(info.draining),
         price=info.price,
         jobs=jobs,
     )

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from stretto.clusters.base import RunRef
 from stretto.core.errors import PolicyError
 from stretto.core.text import quantity
 from stretto.scheduling.types import ClusterNode, Placement, size
@@ -158,7 +159,7 @@ class SchedulerLoop:
             if record is None or record.state not in SCHEDULED:
                 continue
             placement = answer.places.get(job.name, ())
-            draft = self._draft(record, placement, answer.reasons.get(job.name, ""))
+            draft = await self._draft(record, placement, answer.reasons.get(job.name, ""))
             if draft is not None:
                 change = {"job": record.id, "name": record.name, "tenant": record.tenant, "before": record.wanted}
                 change |= {"after": size(placement), "reason": answer.reasons.get(job.name, "")}
@@ -167,21 +168,30 @@ class SchedulerLoop:
         done = await asyncio.gather(*(self._append(record, draft) for record, draft, _ in drafts))
         return [change for ok, (_, _, change) in zip(done, drafts, strict=True) if ok]
 
-    def _draft(self, record: Record, placement: Placement, reason: str) -> NewEvent | None:
+    async def _draft(self, record: Record, placement: Placement, reason: str) -> NewEvent | None:
         nodes = {node: count for node, count in placement if count}
         workers = sum(nodes.values())
         if nodes == record.nodes:
             return None
         if workers == 0:
+            if lost := self._lost_nodes(record):
+                text = f"set back to the queue: {', '.join(lost)} is gone, and no other node has room"
+                return NewEvent("pausing", text, {"by": "policy"})
             if record.state is JobState.RUNNING and record.spec.preemptible:
                 return NewEvent("pausing", f"set back to the queue: {reason or 'others go first'}", {"by": "policy"})
             return None
         data: dict[str, Any] = {"nodes": nodes, "workers": workers, "before": record.wanted, "reason": reason}
         if record.state is JobState.QUEUED:
-            resumable = record.life > 0 and self.conductor.cluster.resumable(record.id, record.run)
+            ref = RunRef(record.id, record.life, record.run)
+            resumable = record.life > 0 and await self.conductor.cluster.resumable(ref)
             data["run"] = record.run if resumable else next_run(record)
         words = f"{record.wanted} → {quantity(workers, 'worker')}" if record.wanted else f"gets {quantity(workers, 'worker')}"
         return NewEvent("allocated", f"{words}: {reason}" if reason else words, data)
+
+    def _lost_nodes(self, record: Record) -> list[str]:
+        """Nodes of this job that the cluster does not have any more. Who was there has to move or to wait, preemptible or not."""
+        names = {node.name for node in self.conductor.cluster.nodes()}
+        return [name for name in record.nodes if name not in names]
 
     async def _append(self, record: Record, draft: NewEvent) -> bool:
         try:

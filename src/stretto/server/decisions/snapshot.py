@@ -172,7 +172,7 @@ def from_speeds(batch: int, speeds: Sequence[tuple[int, float]]) -> GoodputModel
 
 
 def nodes_view(nodes: Iterable[NodeInfo], *, cordoned: frozenset[str]) -> tuple[ClusterNode, ...]:
-    usable = [node for node in nodes if node.name not in cordoned]
+    usable = [node for node in nodes if node.name not in cordoned and not node.draining]
     return tuple(ClusterNode(node.name, node.slots, node.kind, node.price * node.slots, node.spot) for node in usable)
 
 

@@ -11,7 +11,7 @@ import re
 import shlex
 from pathlib import Path
 
-from stretto.clusters.base import Work
+from stretto.clusters.base import Workload
 from stretto.server.models import JobState
 from stretto.server.spec import Elastic, JobSpec
 
@@ -27,12 +27,12 @@ NEVER_JOINED = "nothing of it ever joined (stretto.join under `stretto run`): no
 MOST_SHOWN = 60
 
 
-def work_of(spec: JobSpec) -> Work:
+def work_of(spec: JobSpec) -> Workload:
     """`python train.py …`, `train.py …` and `stretto run train.py …` are elastic; everything else is one plain process."""
     words = _words(spec)
     if words and not spec.plain and (script := _script(words)):
-        return Work(script=script, python=words[0] if PYTHON.match(words[0]) else "")
-    return Work(shell=spec.run) if isinstance(spec.run, str) else Work(command=tuple(spec.run))
+        return Workload(script=script, python=words[0] if PYTHON.match(words[0]) else "")
+    return Workload(shell=spec.run) if isinstance(spec.run, str) else Workload(command=tuple(spec.run))
 
 
 def scales(spec: JobSpec) -> bool:

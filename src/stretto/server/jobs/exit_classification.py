@@ -12,14 +12,14 @@ from stretto.server.models import JobState
 MOST_TAIL = 600
 
 
-def ending(record: Record, known: RunProgress, sighting: ClusterEvent, *, resumable: bool) -> NewEvent:
+def ending(record: Record, known: RunProgress, event: ClusterEvent, *, resumable: bool) -> NewEvent:
     """The event that a vanished life becomes.
 
     What the run itself has written counts most; then the exit code; a job whose processes were lost (killed, or nobody saw their
     end) is started again while its budget lasts.
     """
     end = known.end or {}
-    state, code = end.get("state"), sighting.code
+    state, code = end.get("state"), event.code
     if state == "finished" or (code == 0 and not work_of(record.spec).elastic):
         steps = end.get("steps")
         text = f"finished after {quantity(steps, 'step')}" if steps is not None else "finished"
@@ -34,19 +34,19 @@ def ending(record: Record, known: RunProgress, sighting: ClusterEvent, *, resuma
     if state == "stopped":
         return NewEvent("cancelled", "was stopped by hand, not through this server")
     if state == "failed" or (code is not None and code > 0) or code == 0:
-        return _failed(sighting, end.get("error"))
+        return _failed(event, end.get("error"))
     return _lost(record, code, resumable)
 
 
-def _failed(sighting: ClusterEvent, error: object) -> NewEvent:
+def _failed(event: ClusterEvent, error: object) -> NewEvent:
     if error:
         text = str(error)
-    elif sighting.code == 0:
+    elif event.code == 0:
         text = "ended without a result: did the script call stretto.join and train?"
     else:
-        text = f"ended with exit code {sighting.code}{_tail(sighting.text)}"
-    kind = "not started" if sighting.code in (126, 127) else "script"
-    return NewEvent("failed", f"failed: {text}", {"error": text[:4000], "class": kind, "code": sighting.code})
+        text = f"ended with exit code {event.code}{_tail(event.text)}"
+    kind = "not started" if event.code in (126, 127) else "script"
+    return NewEvent("failed", f"failed: {text}", {"error": text[:4000], "class": kind, "code": event.code})
 
 
 def _lost(record: Record, code: int | None, resumable: bool) -> NewEvent:

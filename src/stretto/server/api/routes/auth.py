@@ -79,7 +79,7 @@ class Caller:
 
         server = self.server
         known = server.book.known[record.id]
-        return job(record, known, reason=server.decider.reason(record), cost=server.conductor.cost(record))
+        return job(record, known, reason=server.reason(record), cost=server.conductor.cost(record))
 
 
 async def caller(request: Request) -> Caller:

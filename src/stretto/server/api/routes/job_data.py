@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import re
 import time
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query
 from fastapi.responses import Response
 
+from stretto.clusters.base import LogPage, RunRef
 from stretto.server import models
 from stretto.server.api import views
 from stretto.server.api.cluster_views import slots
@@ -102,34 +101,27 @@ async def logs(
 ) -> models.LogPart:
     """A part of a log. `source` is one of `sources`: it names a log that the cluster has listed, it is not a path."""
     record = who.record(job)
-    known = await asyncio.to_thread(who.server.cluster.log, record.id, record.life, record.run)
-    if source not in known:
-        raise HTTPException(404, f"job {job} has no log '{source}': it has {', '.join(known) or 'none yet'}")
+    after, most = (None, tail) if tail is not None else (offset, limit)
+    page = await who.server.cluster.logs(RunRef(record.id, record.life, record.run), source, after=after, limit=most)
+    if source not in page.sources:
+        raise HTTPException(404, f"job {job} has no log '{source}': it has {', '.join(page.sources) or 'none yet'}")
+    return _log_part(record, source, page)
+
+
+def _log_part(record: Record, source: str, page: LogPage) -> models.LogPart:
     ended = record.state not in ACTIVE
-    return await asyncio.to_thread(_part, record, source, known[source], list(known), offset, limit, tail, ended)
-
-
-def _part(
-    record: Record, source: str, path: str, sources: list[str], offset: int, limit: int, tail: int | None, ended: bool
-) -> models.LogPart:
-    try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            begin = max(0, size - tail) if tail is not None else min(offset, size)
-            file.seek(begin)
-            data = file.read(tail or limit)
-    except OSError:
-        size, begin, data = 0, 0, b""
-    data = _whole(data, begin + len(data) >= size and ended)
+    data = _whole(page.data, page.begin + len(page.data) >= page.size and ended)
     text = scrub(data.decode("utf-8", "replace"), record.spec.secrets())
-    following = begin + len(data)
-    cut = "[stretto] the log is full" in text
+    following = page.begin + len(data)
     return models.LogPart(
-        source=source, sources=sources, offset=begin, next=following, text=text, end=ended and following >= size, cut=cut
+        source=source,
+        sources=list(page.sources),
+        offset=page.begin,
+        next=following,
+        text=text,
+        end=ended and following >= page.size,
+        cut="[stretto] the log is full" in text,
     )
-
-
-SPLIT = re.compile(rb"[\xc0-\xff][\x80-\xbf]{0,2}$")
 
 
 def _whole(data: bytes, last: bool) -> bytes:
@@ -151,7 +143,7 @@ async def explanation(who: Who, job: JobId) -> models.Explanation:
         knowns=server.book.known,
         slots=slots(server),
         now=time.time(),
-        reason=server.decider.reason(record),
+        reason=server.reason(record),
         decision=server.decider.last,
         alarm=server.decider.alarm,
         tenant=who.tenant,

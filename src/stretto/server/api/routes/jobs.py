@@ -102,7 +102,7 @@ async def submit(
         raise HTTPException(429, f"{len(server.book.records)} jobs are kept, at most {server.settings.most_jobs}: remove old ones")
     if (text := refusal(spec)) is not None:
         raise NotValid("run", text)
-    if (text := await asyncio.to_thread(server.cluster.missing, work_of(spec), spec.workdir, spec.envs)) is not None:
+    if (text := await server.cluster.check(work_of(spec), workdir=spec.workdir, env=spec.envs)) is not None:
         at, _, words = text.partition(": ")
         raise NotValid(at, words)
     job = make_id("j")
@@ -227,7 +227,7 @@ async def remove(who: Who, job: JobId, if_match: IfMatch = None) -> None:
         raise HTTPException(409, f"job '{record.name}' is {record.state}: cancel it first")
     await who.server.book.remove(job, expected=version_of(if_match))
     runs = [record.id, *(f"{record.id}-{life}" for life in range(2, record.life + 1))]
-    await who.server.cluster.forget(job, runs)
+    await who.server.cluster.delete(job, runs)
 
 
 async def _append(who: Caller, response: Response, record: Record, draft: NewEvent, if_match: str | None) -> models.Job:
