@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from stored_files import VERSIONS, Stored, copied
 
-from stretto.clusters.journal_tail import Tail
+from stretto.clusters.attempt import JournalTail
 from stretto.core.journal import Commit, Record, Resume
 from stretto.server.jobs.run_progress import RunProgress
 
@@ -29,7 +29,7 @@ def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def lines(files: Stored, run: str) -> list[Record]:
-    return Tail(files.folder / run / "journal.jsonl").read()
+    return JournalTail(files.folder / run / "journal.jsonl").read()
 
 
 def test_steps_that_a_kill_lost_are_counted_once(files: Stored) -> None:

@@ -106,7 +106,7 @@ class MemoryCluster:
         if attempt.task is not None:
             attempt.task.cancel()
         if attempt.assignment.stop is Stop.GRACEFUL and attempt.lines:
-            self.write(attempt, "end", state="stopped")
+            self.write(attempt, "end", state="stopped", steps=0, digest=None, error=None)
         self.end(attempt, -15, "stopped")
 
     def end(self, attempt: Attempt, code: int | None, text: str) -> None:
@@ -143,11 +143,11 @@ class MemoryCluster:
                 workers = attempt.assignment.workers
                 self.switch(attempt, workers, step, "resize")
             await asyncio.sleep(float(options["--step-s"]) / workers)
-            place = {"epoch": 0, "loader": "train", "first": step * BATCH, "count": BATCH, "batch": BATCH}
+            place = {"epoch": 0, "loader": 0, "roster": 1, "first": step * BATCH, "count": BATCH, "batch": BATCH}
             self.write(attempt, "commit", step=step, tick=step + 1, workers=workers, metrics={"loss": 1.0 / (step + 1)}, **place)
             self.log(attempt, f"step {step}")
             self.checkpoints[key] = step + 1
-        self.write(attempt, "end", state="finished", digest="0" * 64, steps=int(options["--steps"]))
+        self.write(attempt, "end", state="finished", digest="0" * 64, steps=int(options["--steps"]), error=None)
         self.end(attempt, 0, "")
 
     def switch(self, attempt: Attempt, workers: int, step: int, cause: str) -> None:

@@ -106,7 +106,7 @@ class Run:
                 step=step,
                 tick=step + 1,
                 epoch=0,
-                loader="train",
+                loader=0,
                 first=first,
                 count=batch,
                 batch=batch,
