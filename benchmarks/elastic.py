@@ -1,8 +1,8 @@
-"""Elastic systems behind one handle, so that the rescale benchmark does the same to each of them.
+"""Elastic systems behind one interface, so that the rescale benchmark does the same to each of them.
 
 A system starts with two workers. `join` adds a third; `kill`, `freeze` and `leave` take the third away again. Each returns
-when the change is done and some steps have followed; the pause is the longer one of the first two workers', from their trails.
-(Two that survive one, because torchft waits longer, for fear of a split brain, where a majority is lost.)
+when the change is done and some steps have followed, with what it cost the first two workers. (Two survivors, not one: torchft
+waits longer when a majority is lost, to rule out a split brain.)
 """
 
 from __future__ import annotations
@@ -13,15 +13,31 @@ import signal
 import subprocess
 import time
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.process import BIN, PYTHON, children, finish, free_port, launch, wait_for
-from benchmarks.trail import Mark, pause_s, read, step_s
+from benchmarks.step_log import StepMark, longest_gap_s, read_marks
 
 LIMIT_S = 180.0
 """A change that takes longer than this is a failure of the benchmark."""
 STEPS = 30
-"""How many steps have to follow a change before the window is closed."""
+"""Steps that must follow a change before the window is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a change of membership cost the workers that stayed, the worst of them."""
+
+    pause_s: float
+    """How long the change itself took.
+
+    stretto: the longest `switch_ms` in its journal. torchft: the longest wait for a quorum. torchrun: from the last step to the
+    moment at which the next start has its process group and its checkpoint.
+    """
+    gap_s: float
+    """The longest time between two steps, beyond the usual step: what a user sees."""
 
 
 class Elastic(ABC):
@@ -46,34 +62,38 @@ class Elastic(ABC):
     def start(self) -> None: ...
 
     @abstractmethod
-    def join(self) -> float: ...
+    def join(self) -> Cost: ...
 
     @abstractmethod
-    def leave(self) -> float: ...
+    def leave(self) -> Cost: ...
 
     @abstractmethod
-    def kill(self) -> float: ...
+    def kill(self) -> Cost: ...
 
-    def freeze(self) -> float | None:
-        """None where the system has nothing against a frozen worker."""
+    def freeze(self) -> Cost | None:
+        """None where the system does not detect a frozen worker."""
         return None
 
-    def trails(self) -> list[list[Mark]]:
-        """Of the two workers that stay."""
-        return [read(self.folder / f"trail-{node}") for node in ("a", "b")]
+    def survivors(self) -> list[list[StepMark]]:
+        """The steps of the two workers that stay."""
+        return [read_marks(self.folder / f"steps-{node}") for node in ("a", "b")]
+
+    def recorded_pause_s(self, since: float) -> float:
+        """How long the longest change since then took by itself."""
+        return max(mark.pause_s for marks in self.survivors() for mark in marks if mark.at > since)
 
     def settled(self, moment: float, *, world: int) -> bool:
-        return all(sum(mark.at > moment and mark.world == world for mark in marks) >= self.steps for marks in self.trails())
+        return all(sum(mark.at > moment and mark.world == world for mark in marks) >= self.steps for marks in self.survivors())
 
     def settle(self, moment: float, *, world: int, what: str) -> None:
         wait_for(lambda: self.settled(moment, world=world), what=f"{self.name}: {what}", limit_s=LIMIT_S)
 
-    def measure(self, since: float, *, world: int, what: str) -> float:
-        """Waits for the change and gives the survivors' longest pause since then."""
-        usual_s = max(step_s([mark for mark in marks if mark.at <= since][-self.steps :]) for marks in self.trails())
+    def measure(self, since: float, *, world: int, what: str) -> Cost:
+        """Waits until the change is done. Returns what it cost the survivors."""
         self.settle(since, world=world, what=what)
         now = time.monotonic()
-        return max(pause_s(marks, since=since, until=now, usual_s=usual_s) for marks in self.trails())
+        gap_s = max(longest_gap_s(marks, since=since, until=now) for marks in self.survivors())
+        return Cost(pause_s=self.recorded_pause_s(since), gap_s=gap_s)
 
 
 class Torchrun(Elastic):
@@ -104,7 +124,7 @@ class Torchrun(Elastic):
         ]
         # Without this variable scaling up hangs in torch 2.13: the first rank keeps a cached store.
         self.processes[node] = launch(
-            command, log=self.folder / f"{node}.log", env={"TRAIL_NODE": node, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+            command, log=self.folder / f"{node}.log", env={"BENCH_NODE": node, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
         )
 
     def start(self) -> None:
@@ -112,18 +132,18 @@ class Torchrun(Elastic):
         self._agent("b")
         self.settle(0, world=2, what="the first steps")
 
-    def join(self) -> float:
+    def join(self) -> Cost:
         since = time.monotonic()
         self._agent("c")
         return self.measure(since, world=3, what="a join")
 
-    def leave(self) -> float:
+    def leave(self) -> Cost:
         since = time.monotonic()
         self.processes["c"].terminate()
         return self.measure(since, world=2, what="a leave")
 
-    def kill(self) -> float:
-        """The worker dies, its agent lives: torchrun restarts all of them."""
+    def kill(self) -> Cost:
+        """The worker dies, its agent lives on: torchrun restarts all workers."""
         worker = children(self.processes["c"].pid)
         since = time.monotonic()
         os.kill(worker[0], signal.SIGKILL)
@@ -148,7 +168,7 @@ class Torchft(Elastic):
         self.processes[node] = launch(
             [PYTHON, "-m", "benchmarks.scripts.rescale_torchft", self.folder, self.workload],
             log=self.folder / f"{node}.log",
-            env={"TRAIL_NODE": node, "TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{self.port}"},
+            env={"BENCH_NODE": node, "TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{self.port}"},
         )
 
     def start(self) -> None:
@@ -156,27 +176,27 @@ class Torchft(Elastic):
         self._replica("b")
         self.settle(0, world=2, what="the first steps")
 
-    def join(self) -> float:
+    def join(self) -> Cost:
         since = time.monotonic()
         self._replica("c")
         return self.measure(since, world=3, what="a join")
 
-    def leave(self) -> float:
+    def leave(self) -> Cost:
         since = time.monotonic()
         self.processes["c"].terminate()
         return self.measure(since, world=2, what="a leave")
 
-    def kill(self) -> float:
+    def kill(self) -> Cost:
         since = time.monotonic()
         self.processes["c"].kill()
         return self.measure(since, world=2, what="a kill")
 
-    def freeze(self) -> float | None:
+    def freeze(self) -> Cost | None:
         since = time.monotonic()
         self.processes["c"].send_signal(signal.SIGSTOP)
-        pause = self.measure(since, world=2, what="a freeze")
+        cost = self.measure(since, world=2, what="a freeze")
         self.processes["c"].kill()
-        return pause
+        return cost
 
 
 class Stretto(Elastic):
@@ -187,7 +207,7 @@ class Stretto(Elastic):
     def __init__(self, folder: Path, workload: str, *, base: int = 2, steps: int = STEPS) -> None:
         super().__init__(folder, workload, steps=steps)
         self.base = base
-        self.stayed: list[int] = []
+        self.first_pids: list[int] = []
 
     def start(self) -> None:
         self.processes["agent"] = launch(
@@ -212,21 +232,21 @@ class Stretto(Elastic):
             log=self.folder / "agent.log",
         )
         wait_for(lambda: len(self._pids()) == self.base, what="stretto: its first workers", limit_s=LIMIT_S)
-        self.stayed = self._pids()
+        self.first_pids = self._pids()
         self.settle(0, world=self.base, what="the first steps")
 
     def _pids(self) -> list[int]:
-        """All workers that there ever were, the youngest last."""
-        paths = sorted(self.folder.glob("trail-*"), key=lambda path: path.stat().st_ctime)
+        """All workers that ever started, the youngest last."""
+        paths = sorted(self.folder.glob("steps-*"), key=lambda path: path.stat().st_ctime)
         return [int(path.name.split("-")[1]) for path in paths]
 
-    def trails(self) -> list[list[Mark]]:
-        return [read(self.folder / f"trail-{pid}") for pid in self.stayed]
+    def survivors(self) -> list[list[StepMark]]:
+        return [read_marks(self.folder / f"steps-{pid}") for pid in self.first_pids]
 
-    def third(self) -> int:
-        """The process of the worker that is not one of the first."""
-        now = [pid for pid in self._pids() if pid not in self.stayed and Path(f"/proc/{pid}").exists()]
-        return now[-1]
+    def newcomer_pid(self) -> int:
+        """The running worker that is not one of the first."""
+        running = [pid for pid in self._pids() if pid not in self.first_pids and Path(f"/proc/{pid}").exists()]
+        return running[-1]
 
     def scale(self, workers: int) -> None:
         subprocess.run(
@@ -236,35 +256,39 @@ class Stretto(Elastic):
             timeout=60,
         )
 
-    def join(self) -> float:
+    def join(self) -> Cost:
         since = time.monotonic()
         self.scale(self.base + 1)
         return self.measure(since, world=self.base + 1, what="a join")
 
-    def leave(self) -> float:
+    def leave(self) -> Cost:
         since = time.monotonic()
         self.scale(self.base)
         return self.measure(since, world=self.base, what="a leave")
 
-    def kill(self) -> float:
+    def kill(self) -> Cost:
         """The agent starts another worker at once: the window ends when that one has joined, so its join counts too."""
         return self._hit(signal.SIGKILL)
 
-    def freeze(self) -> float | None:
+    def freeze(self) -> Cost | None:
         return self._hit(signal.SIGSTOP)
 
-    def _hit(self, number: signal.Signals) -> float:
-        victim, since = self.third(), time.monotonic()
+    def _hit(self, number: signal.Signals) -> Cost:
+        victim, since = self.newcomer_pid(), time.monotonic()
         os.kill(victim, number)
         wait_for(
-            lambda: any(mark.at > since and mark.world == self.base for marks in self.trails() for mark in marks),
+            lambda: any(mark.at > since and mark.world == self.base for marks in self.survivors() for mark in marks),
             what=f"stretto: a roster without the worker that got {number.name}",
             limit_s=LIMIT_S,
         )
         return self.measure(since, world=self.base + 1, what=f"a new worker after {number.name}")
 
-    def last_switch_ms(self) -> float:
-        """What the last change itself took, as the job recorded it: the hand-over of the state."""
+    def journal(self) -> list[dict[str, Any]]:
+        """The lines of the job's journal so far."""
         lines = (self.folder / "runs" / "bench" / "journal.jsonl").read_text().split("\n")[:-1]
-        switches = [entry for entry in map(json.loads, lines) if entry["kind"] == "switch"]
-        return float(switches[-1]["switch_ms"])
+        return [json.loads(line) for line in lines]
+
+    def recorded_pause_s(self, since: float) -> float:
+        since_wall = time.time() - (time.monotonic() - since)
+        switches_ms = [line["switch_ms"] for line in self.journal() if line["kind"] == "switch" and line["t"] > since_wall]
+        return max(switches_ms) / 1e3

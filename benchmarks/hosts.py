@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.process import BIN, PYTHON, Process, finish, launch, wait_for
 from benchmarks.report import Row, at_most, inform, publish
-from benchmarks.trail import Mark, pause_s, read, step_s
+from benchmarks.step_log import StepMark, longest_gap_s, read_marks
 from stretto.agent.records.run_folder import RunFolder, every
 from stretto.core.journal import RosterLine, Switch
 from tests.hosts.allowed import missing
@@ -64,8 +64,8 @@ class Bench:
         for name in NODES:
             self.host(name).kill()
 
-    def marks(self, folder: Path, *, besides: set[str] = frozenset()) -> list[list[Mark]]:
-        return [read(path) for path in sorted(folder.glob("trail-*")) if path.name not in besides]
+    def marks(self, folder: Path, *, besides: set[str] = frozenset()) -> list[list[StepMark]]:
+        return [read_marks(path) for path in sorted(folder.glob("steps-*")) if path.name not in besides]
 
     # ---- stretto
 
@@ -103,13 +103,12 @@ class Bench:
             self.agent(host, folder, job)
         wait_for(lambda: self._settled(folder, 3), what="three workers")
         leader = self.etcd.stored(job)["leader"]["agent"]
-        mine = _trails(self.host(leader))
-        usual = statistics.median(step_s(marks[-50:]) for marks in self.marks(folder) if len(marks) > 50)
+        mine = _step_logs(self.host(leader))
         since = time.monotonic()
         self.host(leader).kill()
         wait_for(lambda: self._goes_on(folder, mine, since), what="steps of the others")
         found = max(
-            pause_s(marks, since=since - 0.5, until=time.monotonic(), usual_s=usual)
+            longest_gap_s(marks, since=since - 0.5, until=time.monotonic())
             for marks in self.marks(folder, besides=mine)
             if marks and marks[-1].at > since
         )
@@ -175,7 +174,7 @@ class Bench:
                 folder,
                 "small",
                 name=f"torchrun-{host}",
-                env={"TRAIL_NODE": host, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "eth0"},
+                env={"BENCH_NODE": host, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "eth0"},
             )
             if number == 0:
                 time.sleep(3.0)
@@ -185,17 +184,16 @@ class Bench:
         """The pause of the others when this host is gone; None where no step was made within the limit."""
         folder = self.folder / f"torchrun-{host}-{number}"
         self.torchrun(folder)
-        usual = statistics.median(step_s(marks[-50:]) for marks in self.marks(folder))
         since = time.monotonic()
         self.host(host).kill()
         try:
-            wait_for(lambda: self._goes_on(folder, {f"trail-{host}"}, since), what="steps of the others", limit_s=limit_s)
+            wait_for(lambda: self._goes_on(folder, {f"steps-{host}"}, since), what="steps of the others", limit_s=limit_s)
         except TimeoutError:
             return None
         finally:
-            marks = self.marks(folder, besides={f"trail-{host}"})
+            marks = self.marks(folder, besides={f"steps-{host}"})
             self.clear()
-        return max(pause_s(one, since=since - 0.5, until=time.monotonic(), usual_s=usual) for one in marks)
+        return max(longest_gap_s(host_marks, since=since - 0.5, until=time.monotonic()) for host_marks in marks)
 
     # ---- placement
 
@@ -230,8 +228,8 @@ def _only_newcomers(run: RunFolder, switch: Switch, rosters: dict[int, set[str]]
     return here <= set(switch.joined)
 
 
-def _trails(host: Host) -> set[str]:
-    return {f"trail-{pid}" for pid in host.pids()}
+def _step_logs(host: Host) -> set[str]:
+    return {f"steps-{pid}" for pid in host.pids()}
 
 
 def lost_hosts(bench: Bench, *, rounds: int) -> list[Row]:

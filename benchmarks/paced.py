@@ -1,4 +1,4 @@
-"""Runs of `scripts/paced.py`, and what their journals say: for the straggler and autoscale benchmarks."""
+"""Runs of `scripts/paced.py` and figures from their journals, for the straggler and autoscale benchmarks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LIMIT_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
-class Paced:
+class PacedRun:
     """One finished run."""
 
     records: list[Record]
@@ -21,40 +21,40 @@ class Paced:
 
     @property
     def commits(self) -> list[Commit]:
-        return [one for one in self.records if isinstance(one, Commit)]
+        return [record for record in self.records if isinstance(record, Commit)]
 
     @property
     def seconds(self) -> float:
-        """From the first step to the last: without the start of the job, which is the same for all."""
-        return self.commits[-1].t - self._began
+        """From the first step to the last, without the start of the job."""
+        return self.commits[-1].t - self._started_at
 
     @property
     def cost(self) -> float:
-        """Worker-seconds: every worker from its start, or from the job's first step, to its end."""
-        began, end = self._began, self.commits[-1].t
-        starts = {one.worker: max(one.t, began) for one in self._events("started")}
-        ends = {one.worker: min(one.t, end) for one in self._events("left", "finished", "died")}
+        """Worker-seconds: each worker from its start, or the job's first step if that is later, to its end."""
+        began, end = self._started_at, self.commits[-1].t
+        starts = {event.worker: max(event.t, began) for event in self._events("started")}
+        ends = {event.worker: min(event.t, end) for event in self._events("left", "finished", "died")}
         return sum(max(0.0, ends.get(worker, end) - start) for worker, start in starts.items())
 
     @property
     def sizes(self) -> str:
-        """The numbers of workers in order."""
-        found: list[int] = []
-        for one in self.commits:
-            if not found or found[-1] != one.workers:
-                found.append(one.workers)
-        return "-".join(map(str, found))
+        """The numbers of workers, in order."""
+        sizes: list[int] = []
+        for commit in self.commits:
+            if not sizes or sizes[-1] != commit.workers:
+                sizes.append(commit.workers)
+        return "-".join(map(str, sizes))
 
     @property
-    def _began(self) -> float:
+    def _started_at(self) -> float:
         return self.commits[0].t - self.commits[0].step_s
 
     def _events(self, *what: str) -> list[JournalEvent]:
-        return [one for one in self.records if isinstance(one, JournalEvent) and one.what in what]
+        return [record for record in self.records if isinstance(record, JournalEvent) and record.what in what]
 
 
-def paced(folder: Path, name: str, flags: list[str], script: list[str]) -> Paced:
-    """Runs it to its end."""
+def run_paced(folder: Path, name: str, flags: list[str], script: list[str]) -> PacedRun:
+    """Runs the script to its end."""
     command = [
         BIN / "stretto",
         "run",
@@ -76,4 +76,4 @@ def paced(folder: Path, name: str, flags: list[str], script: list[str]) -> Paced
     if code:
         raise RuntimeError(f"the run {name} ended with exit code {code}: {(folder / f'{name}.log').read_text()[-2000:]}")
     run = RunFolder(folder / name)
-    return Paced(run.records(), str((run.read(run.result) or {}).get("digest")))
+    return PacedRun(run.records(), str((run.read(run.result) or {}).get("digest")))

@@ -54,6 +54,18 @@ anew the same change is worth 0.2% at load 1.0, which is nothing, and 4.5% at lo
 }
 """What profiles have shown of bars that are missed; shown only while one of that benchmark is."""
 REMARKS = {
+    "rescale": """\
+What the gap at a join is made of, traced on the job with 100M parameters (two cores, shared with other work). The pause is the
+hand-over of 1.2 GB: 0.3 s. The rest is the newcomer's first step, for which the others wait in the exchange. It is slow because
+its memory is fresh: 190,000 page faults for the 0.8 GB in which gradients are added up took 0.35 to 1.06 s, and the first backward
+took 1.15 s, where later ones take 0.3 s. Nearly all of that is kernel time. A virtual machine makes it worse: a page that its host
+must supply costs 5 µs or more, a page that was used a moment ago 1.5 µs. The newcomer's own start is a small part: it builds the
+model in 0.65 s while the others train, lengthens one of their steps by 0.15 s, and then waits without using the processor.
+
+Since then a newcomer allocates the memory for the sums before it is admitted, on a thread of low priority. In four joins each, in
+turns, the step with the join took 3.3 to 5.8 s before and 2.7 to 3.7 s after; a step of two workers takes 2.5 s. The first backward
+took 0.3 to 0.5 s in the two of these that were traced. What remains is mostly the pause. A busy machine lengthens all of it:
+before, one join took 10.5 s at a load of 3.""",
     "sharing": """\
 The jobs are twice as long as those of 2026-11-16 (12, 40, 80 and 120 epochs instead of 6, 20, 40 and 60). This machine trains
 faster, and with the old lengths half of a short job's 6.7 s was its start (3 s, most of it `import torch`), which no policy can

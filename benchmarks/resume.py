@@ -17,11 +17,11 @@ from pathlib import Path
 
 from benchmarks.process import BIN, PYTHON, Process, children, finish, launch, wait_for
 from benchmarks.report import ROOT, at_most, inform, publish
-from benchmarks.trail import read
+from benchmarks.step_log import read_marks
 
 LIMIT_S = 300.0
 STEPS = 45
-"""So many steps are made before the kill: two checkpoints."""
+"""Steps before the kill: enough for two checkpoints."""
 
 
 def main() -> None:
@@ -117,7 +117,7 @@ def measure(folder: Path, workload: str, command: object) -> float:
 
 
 def _steps(folder: Path) -> int:
-    return sum(len(read(path)) for path in folder.glob("trail-*"))
+    return sum(len(read_marks(path)) for path in folder.glob("steps-*"))
 
 
 def _saved(folder: Path) -> bool:
@@ -125,8 +125,8 @@ def _saved(folder: Path) -> bool:
 
 
 def _first_after(folder: Path, moment: float) -> float | None:
-    """The first step of a process that was started after the kill: its trail begins there."""
-    starts = [marks[0].at for path in folder.glob("trail-*") if (marks := read(path)) and marks[0].at > moment]
+    """The first step of a process that was started after the kill."""
+    starts = [marks[0].at for path in folder.glob("steps-*") if (marks := read_marks(path)) and marks[0].at > moment]
     return min(starts, default=None)
 
 

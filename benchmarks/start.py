@@ -6,7 +6,6 @@ The time includes the start of the `stretto scale` command itself.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import statistics
 import subprocess
@@ -14,39 +13,32 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from benchmarks.elastic import LIMIT_S, Stretto
 from benchmarks.process import PYTHON, wait_for
 from benchmarks.report import at_most, publish
 
 
-def entries(system: Stretto) -> list[dict[str, Any]]:
-    lines = (system.folder / "runs" / "bench" / "journal.jsonl").read_text().split("\n")[:-1]
-    return [json.loads(line) for line in lines]
-
-
 def start_s(system: Stretto) -> float:
-    """Adds a worker, waits for its first step, and takes it away again."""
-    begun = time.time()
+    """Adds a worker, waits for its first step, and removes it again."""
+    started_at = time.time()
     system.scale(2)
 
-    def first() -> float | None:
-        return next(
-            (one["t"] for one in entries(system) if one["kind"] == "commit" and one["t"] > begun and one["workers"] == 2), None
-        )
+    def first_step_at() -> float | None:
+        commits = (line for line in system.journal() if line["kind"] == "commit")
+        return next((line["t"] for line in commits if line["t"] > started_at and line["workers"] == 2), None)
 
-    wait_for(lambda: first() is not None, what="a step with the newcomer", limit_s=LIMIT_S)
-    ended = first()
-    assert ended is not None
+    wait_for(lambda: first_step_at() is not None, what="a step with the newcomer", limit_s=LIMIT_S)
+    ended_at = first_step_at()
+    assert ended_at is not None
     system.leave()
-    return ended - begun
+    return ended_at - started_at
 
 
-def cold_s() -> float:
-    begun = time.monotonic()
+def cold_import_s() -> float:
+    started_at = time.monotonic()
     subprocess.run([PYTHON, "-c", "import torch"], check=True, timeout=LIMIT_S)
-    return time.monotonic() - begun
+    return time.monotonic() - started_at
 
 
 def main() -> None:
@@ -62,7 +54,7 @@ def main() -> None:
             print(f"round {number + 1} …", file=sys.stderr, flush=True)
             warm.append(start_s(system))
             # The job goes on training meanwhile, so both are measured on the same, equally busy machine.
-            cold.append(cold_s())
+            cold.append(cold_import_s())
     shutil.rmtree(folder)
     ratio = statistics.median(a / b for a, b in zip(warm, cold, strict=True))
     publish(

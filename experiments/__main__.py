@@ -18,7 +18,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     names = ("scaling", "momentum", "estimate", "adaptive")
     options.add_argument("--only", nargs="*", choices=names, default=names)
-    options.add_argument("--seeds", type=int, default=10, help="of the experiments but the second, which takes twice as many")
+    options.add_argument("--seeds", type=int, default=10, help="seeds per experiment; the second takes twice as many")
     args = options.parse_args()
     torch.set_num_threads(1)
     RESULTS.mkdir(exist_ok=True)
@@ -30,10 +30,10 @@ def main() -> None:
     }
     for name in args.only:
         print(f"{name} …", flush=True)
-        began = time.monotonic()
-        found = runs[name]()
-        document = {"seconds": round(time.monotonic() - began, 1), "seeds": args.seeds, "found": found}
-        (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
+        started_at = time.monotonic()
+        result = runs[name]()
+        report = {"seconds": round(time.monotonic() - started_at, 1), "seeds": args.seeds, "found": result}
+        (RESULTS / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n")
     page.write(RESULTS)
 
 

@@ -1,4 +1,4 @@
-"""Experiment 4: the adaptive batch against the best fixed one found by trying them all: time to a target loss."""
+"""Experiment 4: time to a target loss with the adaptive batch, against the best of all fixed batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCHES = (16, 32, 64, 128, 256, 512)
 
 
 def run(folder: Path, workers: int, arguments: list[str]) -> dict[str, object]:
-    """Seconds from the first step to the target, and the batches on the way."""
+    """Trains to the target. Returns the seconds from the first step, and the batches on the way."""
     name = f"w{workers}-{'-'.join(arguments).strip('-') or 'adaptive'}"
     command = [
         Path(sys.executable).parent / "stretto",
@@ -35,25 +35,27 @@ def run(folder: Path, workers: int, arguments: list[str]) -> dict[str, object]:
         "experiments/job.py",
         *arguments,
     ]
-    subprocess.run([str(word) for word in command], cwd=ROOT, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=1800)
-    commits = [one for one in RunFolder(folder / name).records() if isinstance(one, Commit)]
+    subprocess.run(
+        [str(argument) for argument in command], cwd=ROOT, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=1800
+    )
+    commits = [record for record in RunFolder(folder / name).records() if isinstance(record, Commit)]
     batches: list[list[int]] = []
-    for one in commits:
-        if not batches or batches[-1][1] != one.batch:
-            batches.append([one.step, one.batch])
+    for commit in commits:
+        if not batches or batches[-1][1] != commit.batch:
+            batches.append([commit.step, commit.batch])
     return {
         "seconds": commits[-1].t - commits[0].t + commits[0].step_s,
         "steps": len(commits),
         "batches": batches,
-        "samples": sum(one.count for one in commits),
+        "samples": sum(commit.count for commit in commits),
     }
 
 
 def experiment() -> dict[str, object]:
-    found: dict[str, object] = {}
+    results: dict[str, object] = {}
     with tempfile.TemporaryDirectory(prefix="stretto-adaptive-") as path:
         for workers in WORKERS:
             fixed = {str(batch): run(Path(path), workers, ["--batch", str(batch)]) for batch in BATCHES}
-            found[str(workers)] = {"fixed": fixed, "adaptive": run(Path(path), workers, ["--adaptive"])}
+            results[str(workers)] = {"fixed": fixed, "adaptive": run(Path(path), workers, ["--adaptive"])}
             print(f"  {workers} workers: done", flush=True)
-    return found
+    return results

@@ -1,4 +1,4 @@
-"""Experiment 3: the online noise scale against one from 1,000 gradients, and what it predicts against what is measured."""
+"""Experiment 3: the online noise scale against one from 1,000 gradients, and predicted against measured efficiency."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHECKS = (60, 150, 300, 500)
 GRADIENTS = 1000
 BATCHES = (16, 32, 64, 128, 256, 512)
 TARGET = 0.25
-"""Of the held-out loss."""
+"""The held-out loss to reach."""
 
 
 def offline(task: Task, model: torch.nn.Module) -> float:
@@ -23,29 +23,29 @@ def offline(task: Task, model: torch.nn.Module) -> float:
     parameters = list(model.parameters())
     whole = _gradient(task, model, torch.arange(len(task.inputs)), parameters)
     chosen = torch.randperm(len(task.inputs), generator=torch.Generator().manual_seed(5))[:GRADIENTS]
-    spread = [float((_gradient(task, model, chosen[k : k + 1], parameters) - whole).square().sum()) for k in range(len(chosen))]
-    return statistics.fmean(spread) / float(whole.square().sum())
+    deviations = [float((_gradient(task, model, index, parameters) - whole).square().sum()) for index in chosen.split(1)]
+    return statistics.fmean(deviations) / float(whole.square().sum())
 
 
 def _gradient(task: Task, model: torch.nn.Module, chosen: torch.Tensor, parameters: list[torch.nn.Parameter]) -> torch.Tensor:
     loss = task.loss(model(task.inputs[chosen]), task.targets[chosen])
-    return torch.cat([one.flatten() for one in torch.autograd.grad(loss, parameters)])
+    return torch.cat([gradient.flatten() for gradient in torch.autograd.grad(loss, parameters)])
 
 
 def online(seed: int) -> list[tuple[int, float, float]]:
-    """(step, online, offline) along one run, at a rate so low that the gradient hardly moves within the average's span."""
+    """(step, online, offline) along one run. The learning rate is low: the gradient hardly moves within the moving average."""
     task = digits()
     trainer = Trainer(task, None, seed, lr_factor=0.1)
-    found: list[tuple[int, float, float]] = []
+    comparisons: list[tuple[int, float, float]] = []
     for step in range(max(CHECKS) + 1):
         trainer.step(4 * task.reference)
         if step in CHECKS:
-            found.append((step, trainer.noise.scale or 0.0, offline(task, trainer.model)))
-    return found
+            comparisons.append((step, trainer.noise.scale or 0.0, offline(task, trainer.model)))
+    return comparisons
 
 
 def samples_to_target(batch: int, seed: int) -> tuple[int, float]:
-    """Samples until the held-out loss is at the target, with AdaScale's rate; and the median online noise scale on the way."""
+    """Samples until the held-out loss reaches the target under AdaScale, and the median online noise scale on the way."""
     task = digits()
     trainer = Trainer(task, AdaScale(), seed)
     scales: list[float] = []

@@ -1,4 +1,4 @@
-"""The job of experiment 4: digits with a device whose speed is known (a part of a step that does not shrink with the batch).
+"""The job of experiment 4: digits on a simulated device, where each slice takes a fixed time and a time per sample.
 
 stretto run --workers 2 experiments/job.py --batch 128
 stretto run --workers 2 experiments/job.py --adaptive
@@ -22,8 +22,8 @@ def main() -> None:
     options.add_argument("--batch", type=int, default=16)
     options.add_argument("--adaptive", action="store_true")
     options.add_argument("--target", type=float, default=0.2)
-    options.add_argument("--fixed-s", type=float, default=0.008, help="seconds of a slice whatever its size")
-    options.add_argument("--sample-s", type=float, default=0.0002)
+    options.add_argument("--fixed-s", type=float, default=0.008, help="seconds per slice, whatever its size")
+    options.add_argument("--sample-s", type=float, default=0.0002, help="seconds per sample")
     args = options.parse_args()
 
     job = stretto.join(seed=0)
@@ -33,7 +33,7 @@ def main() -> None:
     job.share(model=model, optimizer=optimizer, lr_rule=stretto.AdaScale(reference=task.reference))
     batch = stretto.Adaptive(start=16, at_most=512) if args.adaptive else args.batch
     data = job.loader(TensorDataset(task.inputs, task.targets), batch_size=batch)
-    lately = 3.0
+    recent_loss = 3.0
     for _ in job.epochs(40):
         for step in data:
             for inputs, targets in step:
@@ -43,10 +43,10 @@ def main() -> None:
                 step.log(loss=loss)
             optimizer.step()
             optimizer.zero_grad()
-            # By the samples seen, so that runs with other batches are held to the same smoothness.
+            # Averaged over samples, not steps: runs with different batches are smoothed alike.
             keep = 0.5 ** (step.count / 1440)
-            lately = keep * lately + (1 - keep) * step.metrics["loss"]
-            if lately < args.target:
+            recent_loss = keep * recent_loss + (1 - keep) * step.metrics["loss"]
+            if recent_loss < args.target:
                 return
 
 

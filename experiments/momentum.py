@@ -1,4 +1,4 @@
-"""Experiment 2: what happens to the loss when the batch becomes k times larger in mid-run: rate at once, ramped, or unchanged."""
+"""Experiment 2: the loss after the batch grows k times in mid-run, with the learning rate raised at once, ramped or unchanged."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ FACTORS = (4, 8, 16)
 METHODS = {"jump": LinearScale(ramp=0), "ramp": LinearScale(ramp=8), "unchanged": None}
 BEFORE, AFTER = 60, 40
 RATE = 3.0
-"""Times the task's rate: near the largest that is stable, where a jump can do harm at all."""
+"""Factor on the task's learning rate: close to the largest stable one, where a jump can do harm."""
 
 
 def run(method: str, factor: int, seed: int) -> list[float]:
-    """The training loss of the steps after the change, over the mean of the last steps before it."""
+    """The training losses after the change, relative to the mean of the last steps before it."""
     task = digits()
     trainer = Trainer(task, METHODS[method], seed, lr_factor=RATE)
     for _ in range(BEFORE):
@@ -26,8 +26,8 @@ def run(method: str, factor: int, seed: int) -> list[float]:
 
 
 def experiment(seeds: int) -> dict[str, object]:
-    found: dict[str, object] = {}
+    results: dict[str, object] = {}
     for factor in FACTORS:
-        found[f"k={factor}"] = {method: [run(method, factor, seed) for seed in range(seeds)] for method in METHODS}
+        results[f"k={factor}"] = {method: [run(method, factor, seed) for seed in range(seeds)] for method in METHODS}
         print(f"  k={factor}: done", flush=True)
-    return found
+    return results

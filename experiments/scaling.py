@@ -1,7 +1,7 @@
-"""Experiment 1: AdaScale against linear scaling with warm-up and against no scaling, for S times the batch; and elastic.
+"""Experiment 1: AdaScale, linear scaling with warm-up and no scaling, for S times the batch and for an S that changes.
 
-All see the same schedule (a cosine). AdaScale follows its own progress and stops when it is as far as the reference run; the others
-take 1/S of the steps. Linear warms up over a fifth of its steps, at least 8. The elastic runs change S at fixed parts of the way.
+All use the same cosine schedule. AdaScale follows its own progress and stops when it is as far as the reference run; others take
+1/S of the steps. Linear scaling warms up over a fifth of its steps, at least 8. The elastic runs change S at fixed fractions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stretto.batching.lr_rules import AdaScale, LinearScale
 
 SCALES = (1, 8, 16, 32)
 ELASTIC = ((0.0, 1), (0.25, 8), (0.5, 32), (0.75, 8))
-"""From this part of the way on, so many times the batch."""
+"""Fractions of the run, and the multiple of the batch from there on."""
 METHODS = ("adascale", "linear", "none")
 
 
@@ -23,12 +23,12 @@ def fixed(scale: int) -> Callable[[float], int]:
     return lambda _: scale
 
 
-def elastic(part: float) -> int:
-    return [scale for start, scale in ELASTIC if part >= start][-1]
+def elastic(fraction: float) -> int:
+    return [scale for start, scale in ELASTIC if fraction >= start][-1]
 
 
 def run(task: Task, method: str, scale_at: Callable[[float], int], seed: int) -> tuple[float, int]:
-    """The held-out loss at the end, and the steps that it took."""
+    """Returns the held-out loss at the end, and the number of steps."""
     rule = {"adascale": AdaScale(), "linear": LinearScale(ramp=0 if scale_at is not elastic else 8), "none": None}[method]
     trainer = Trainer(task, rule, seed)
     done, steps = 0.0, 0
@@ -46,7 +46,7 @@ def run(task: Task, method: str, scale_at: Callable[[float], int], seed: int) ->
 
 
 def experiment(seeds: int) -> dict[str, object]:
-    found: dict[str, object] = {}
+    results: dict[str, object] = {}
     for name, make in TASKS.items():
         task = make()
         rows: dict[str, dict[str, object]] = {}
@@ -54,9 +54,9 @@ def experiment(seeds: int) -> dict[str, object]:
             cases: dict[str, Callable[[float], int]] = {f"S={scale}": fixed(scale) for scale in SCALES if scale > 1}
             cases["elastic"] = elastic
             rows[method] = {case: _seeds(task, method, at, seeds) for case, at in cases.items()}
-        found[name] = {"reference": _seeds(task, "none", fixed(1), seeds), "methods": rows, "steps": task.steps}
+        results[name] = {"reference": _seeds(task, "none", fixed(1), seeds), "methods": rows, "steps": task.steps}
         print(f"  {name}: done", flush=True)
-    return found
+    return results
 
 
 def _seeds(task: Task, method: str, at: Callable[[float], int], seeds: int) -> dict[str, object]:

@@ -16,6 +16,8 @@ LENGTH = 32
 
 @dataclass(frozen=True, slots=True)
 class Task:
+    """A model, its data and how it is trained."""
+
     name: str
     inputs: Tensor
     targets: Tensor
@@ -23,10 +25,10 @@ class Task:
     build: Callable[[], nn.Module]
     loss: Callable[[Tensor, Tensor], Tensor]
     reference: int
-    """The batch that the rate was chosen for."""
+    """The batch that the learning rate was chosen for."""
     lr: float
     steps: int
-    """Of the reference batch: the length of the schedule."""
+    """Length of the schedule, in steps of the reference batch."""
 
     def validate(self, model: nn.Module) -> float:
         model.eval()
@@ -83,7 +85,7 @@ def digits() -> Task:
 def characters() -> Task:
     text = (ROOT / "LICENSE").read_bytes()
     symbols = sorted(set(text))
-    codes = torch.tensor([symbols.index(one) for one in text])
+    codes = torch.tensor([symbols.index(byte) for byte in text])
     windows = codes.unfold(0, LENGTH + 1, 4)
     order = torch.randperm(len(windows), generator=torch.Generator().manual_seed(0))
     train, held = windows[order[256:]], windows[order[:256]]

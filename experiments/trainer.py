@@ -1,4 +1,4 @@
-"""A training loop in one process with the library's own parts: slices, noise scale, rules. No workers are needed for the maths."""
+"""A training loop in one process with the library's own slices, noise scale and learning-rate rules. It needs no workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stretto.batching.noise_scale import NoiseScale
 
 SLICES = 8
 Schedule = Callable[[float], float]
-"""Progress in [0, 1] to a factor on the rate."""
+"""Maps progress in [0, 1] to a factor on the learning rate."""
 
 
 def cosine(progress: float) -> float:
@@ -26,7 +26,7 @@ def cosine(progress: float) -> float:
 
 @dataclass(slots=True)
 class Trainer:
-    """One run. `step(batch)` does an optimizer step; everything follows from the seed and the batches."""
+    """One run, determined by the seed and the batches. `step(batch)` does one optimizer step."""
 
     task: Task
     rule: LrRule | None
@@ -62,10 +62,10 @@ class Trainer:
         return chosen
 
     def step(self, batch: int, *, schedule: float = 1.0) -> float:
-        """One step with this batch; `schedule` is a factor on the rate, as a scheduler's. The loss before the step."""
+        """One step with this batch. `schedule` multiplies the learning rate. Returns the loss before the step."""
         chosen = self._samples(batch)
         parameters = list(self.model.parameters())
-        total = [torch.zeros_like(one) for one in parameters]
+        total = [torch.zeros_like(parameter) for parameter in parameters]
         rows: list[list[float]] = []
         loss_sum = 0.0
         parts = chosen.chunk(SLICES)
@@ -75,10 +75,10 @@ class Trainer:
             loss.backward()
             rows.append(self._norms.squared().tolist())
             loss_sum += float(loss.detach()) * len(part)
-            for held, one in zip(total, parameters, strict=True):
-                held.add_(one.grad, alpha=len(part) / batch)  # type: ignore[arg-type]
-        for held, one in zip(total, parameters, strict=True):
-            one.grad = held
+            for gradient_sum, parameter in zip(total, parameters, strict=True):
+                gradient_sum.add_(parameter.grad, alpha=len(part) / batch)  # type: ignore[arg-type]
+        for gradient_sum, parameter in zip(total, parameters, strict=True):
+            parameter.grad = gradient_sum
         self.noise.observe(rows, mean=self._norms.squared().tolist(), sizes=[len(part) for part in parts])
         self.rate.begin(batch)
         self.optimizer.param_groups[0]["lr"] = self.task.lr * self.lr_factor * schedule

@@ -1,4 +1,4 @@
-"""A job whose speed is known: a slice takes a given time on a worker, whatever the machine does besides.
+"""A job of known speed: a slice takes a given time on a worker, however busy the machine is.
 
 paced.py --slice-s 0.03 --slow w3 --times 3       one worker takes three times as long
 paced.py --slice-s 0.03 --serial                  only one worker computes at a time: it does not scale at all

@@ -1,4 +1,4 @@
-"""The workload of the rescale benchmark under stretto. Each worker has a trail of its own, named after its process."""
+"""The workload of the rescale benchmark under stretto. Each worker logs its steps in a file named after its process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import stretto
 from benchmarks.models import WORKLOADS
-from benchmarks.trail import Trail
+from benchmarks.step_log import StepLog
 
 
 def main(folder: Path, name: str) -> None:
@@ -18,7 +18,7 @@ def main(folder: Path, name: str) -> None:
     optimizer = workload.optimize(model)
     job.share(model=model, optimizer=optimizer)
     data = job.loader(workload.samples(workload.batch * 50), batch_size=workload.batch)
-    trail = Trail(folder, f"trail-{os.getpid()}")
+    step_log = StepLog(folder, f"steps-{os.getpid()}")
     for _ in job.epochs(1_000_000):
         for step in data:
             for inputs, targets in step:
@@ -27,7 +27,7 @@ def main(folder: Path, name: str) -> None:
                 step.log(loss=loss)
             optimizer.step()
             optimizer.zero_grad()
-            trail.mark(world=job.workers)
+            step_log.mark(world=job.workers)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import torchft
 from torch.distributed import TCPStore
 
 from benchmarks.models import WORKLOADS
-from benchmarks.trail import Trail
+from benchmarks.step_log import StepLog
 
 
 def main(folder: Path, name: str) -> None:
@@ -47,26 +48,31 @@ def main(folder: Path, name: str) -> None:
         world_size=1,
         store_addr="127.0.0.1",
         store_port=store.port,
-        replica_id=os.environ["TRAIL_NODE"],
+        replica_id=os.environ["BENCH_NODE"],
         hostname="127.0.0.1",
     )
     parameters = list(model.parameters())
     flat = torch.zeros(sum(parameter.numel() for parameter in parameters))
-    for parameter, part in zip(parameters, flat.split([one.numel() for one in parameters]), strict=True):
+    for parameter, part in zip(parameters, flat.split([parameter.numel() for parameter in parameters]), strict=True):
         parameter.grad = part.view_as(parameter)
     optimizer = torchft.Optimizer(manager, inner)
     leaving = []
     signal.signal(signal.SIGTERM, lambda *_: leaving.append(True))
-    trail = Trail(folder, f"trail-{os.environ['TRAIL_NODE']}")
+    step_log = StepLog(folder, f"steps-{os.environ['BENCH_NODE']}")
     inputs, targets = workload.samples(workload.batch // 2).tensors
+    pause_s = 0.0
     while not leaving:
         optimizer.zero_grad(set_to_none=False)
         workload.loss(model(inputs), targets).backward()
+        waiting_since = time.monotonic()
+        manager.wait_quorum()  # the first thing that allreduce does
+        pause_s += time.monotonic() - waiting_since
         manager.allreduce(flat).wait()
         before = manager.current_step()
         optimizer.step()
-        if manager.current_step() > before:  # a step that was not committed is no step
-            trail.mark(world=manager.num_participants())
+        if manager.current_step() > before:  # only a committed step counts
+            step_log.mark(world=manager.num_participants(), pause_s=pause_s)
+            pause_s = 0.0
     manager.shutdown(wait=False)
     os._exit(0)
 

@@ -1,6 +1,6 @@
 """The workload of the rescale benchmark as torchrun's users write it: DDP, and a checkpoint that a restart begins with.
 
-Each step is marked in a trail named after the node. Rank 0 saves every 50 steps; the time of a save is far below the
+Each step is logged in a file named after the node. Rank 0 saves every 50 steps; the time of a save is far below the
 pauses that are measured.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,14 +17,14 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.models import WORKLOADS
-from benchmarks.trail import Trail
+from benchmarks.step_log import StepLog, read_marks
 
 
-def main(folder: Path, name: str) -> None:
+def main(folder: Path, workload_name: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     rank, world = dist.get_rank(), dist.get_world_size()
-    workload = WORKLOADS[name]
+    workload = WORKLOADS[workload_name]
     torch.manual_seed(0)
     model = DistributedDataParallel(workload.build())
     optimizer = workload.optimize(model)
@@ -33,12 +34,16 @@ def main(folder: Path, name: str) -> None:
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
     inputs, targets = workload.samples(workload.batch // world).tensors
-    trail = Trail(folder, f"trail-{os.environ['TRAIL_NODE']}")
+    name = f"steps-{os.environ['BENCH_NODE']}"
+    earlier = read_marks(folder / name)
+    pause_s = time.monotonic() - earlier[-1].at if earlier else 0.0
+    step_log = StepLog(folder, name)
     for step in range(1_000_000):
         optimizer.zero_grad()
         workload.loss(model(inputs), targets).backward()
         optimizer.step()
-        trail.mark(world=world)
+        step_log.mark(world=world, pause_s=pause_s)
+        pause_s = 0.0
         if rank == 0 and step % 50 == 49:
             torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, folder / "state.new")
             os.replace(folder / "state.new", saved)

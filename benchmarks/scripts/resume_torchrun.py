@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.models import WORKLOADS
-from benchmarks.trail import Trail
+from benchmarks.step_log import StepLog
 
 
 def main(folder: Path, name: str) -> None:
@@ -29,12 +29,12 @@ def main(folder: Path, name: str) -> None:
         optimizer.load_state_dict(state["optimizer"])
         first = state["step"]
     inputs, targets = workload.samples(workload.batch // world).tensors
-    trail = Trail(folder, f"trail-{rank}-{os.getpid()}")
+    step_log = StepLog(folder, f"steps-{rank}-{os.getpid()}")
     for step in range(first, 1_000_000):
         optimizer.zero_grad()
         workload.loss(model(inputs), targets).backward()
         optimizer.step()
-        trail.mark(world=world)
+        step_log.mark(world=world)
         if rank == 0 and step % 20 == 19:
             torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}, folder / "state.new")
             os.replace(folder / "state.new", saved)
