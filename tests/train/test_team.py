@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from typing import Any, cast
+from typing import TypeVar, cast
 
 import pytest
 
 from stretto.core.errors import Broken
+from stretto.core.journal import JournalEvent
+from stretto.core.messages import HaltedMessage, PreparedMessage, RosterMessage, ToAgent
 from stretto.core.roster import Member, Roster
 from stretto.core.slices import Span
 from stretto.train.entry.agent_channel import AgentChannel
@@ -20,22 +22,23 @@ from stretto.train.membership import NEWCOMERS_S, Membership
 from stretto.train.reduce.process_group import ProcessGroup, Rendezvous
 
 GUARD_S = 60.0
+T = TypeVar("T")
 
 
 class Said:
     """The agent's end of a link, as far as a team uses it: what was said, in order."""
 
     def __init__(self) -> None:
-        self.messages: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
+        self.messages: queue.Queue[ToAgent] = queue.Queue()
 
-    def send(self, kind: str, **fields: Any) -> None:
-        self.messages.put((kind, fields))
+    def send(self, message: ToAgent) -> None:
+        self.messages.put(message)
 
-    def until(self, kind: str) -> dict[str, Any]:
+    def until(self, kind: type[T]) -> T:
         while True:
-            found, fields = self.messages.get(timeout=GUARD_S)
-            if found == kind:
-                return fields
+            message = self.messages.get(timeout=GUARD_S)
+            if isinstance(message, kind):
+                return message
 
 
 def newcomer(pipe: Connection) -> None:
@@ -68,7 +71,7 @@ def member() -> Iterator[tuple[Membership, Said, Roster]]:
     members = (Member("w0", "a", team.address, Span(0, 4)), Member("w1", "a", ours.recv(), Span(4, 8)))
     plan = Roster(2, members, base=1, joined=("w1",))
     ours.send(plan.to_dict())
-    team.hear({"kind": "roster", "roster": plan.to_dict()})
+    team.hear(RosterMessage(plan))
     assert broke_off.get(timeout=GUARD_S)
     yield team, said, plan
     process.kill()
@@ -85,8 +88,8 @@ def wait(true: Callable[[], bool]) -> None:
 def test_a_plan_without_the_newcomer_costs_the_member_nothing(member: tuple[Membership, Said, Roster]) -> None:
     team, said, plan = member
     shrunk = Roster(3, (plan.members[0],), base=1)
-    team.hear({"kind": "roster", "roster": shrunk.to_dict()})
-    assert said.until("prepared")["number"] == 3
+    team.hear(RosterMessage(shrunk))
+    assert said.until(PreparedMessage).number == 3
     assert team.seat.roster is not None and team.seat.roster.number == 1
     assert team.seat.halted == 0, "the roster in effect was broken for a newcomer that the leader had already given up"
 
@@ -94,6 +97,6 @@ def test_a_plan_without_the_newcomer_costs_the_member_nothing(member: tuple[Memb
 def test_a_member_breaks_the_roster_when_the_leader_says_nothing(member: tuple[Membership, Said, Roster]) -> None:
     team, said, plan = member
     assert NEWCOMERS_S < GUARD_S
-    assert "broke off" in said.until("event")["text"]
-    assert said.until("halted")["number"] == plan.number
+    assert "broke off" in said.until(JournalEvent).text
+    assert said.until(HaltedMessage).number == plan.number
     wait(lambda: team.seat.roster is None)

@@ -22,6 +22,7 @@ from stretto.batching.noise_scale import NoiseScale, Sampling
 from stretto.batching.recorded_batches import Replay
 from stretto.batching.step_timing import RunConfig, StepTiming
 from stretto.core.errors import ScriptError
+from stretto.core.journal import JournalEvent, Plan
 from stretto.train.reporting import left_of
 
 if TYPE_CHECKING:
@@ -235,13 +236,14 @@ class BatchController:
             return
         factor = self.rate.settled() if self.rate is not None else 1.0
         self._reporter.say(
-            "plan",
-            step=self._position.step,
-            loader=loader.number,
-            batch=decision.batch,
-            parts=decision.parts,
-            factor=round(factor, 6),
-            reason=decision.reason,
+            Plan(
+                step=self._position.step,
+                loader=loader.number,
+                batch=decision.batch,
+                parts=decision.parts,
+                factor=round(factor, 6),
+                reason=decision.reason,
+            )
         )
 
     def directive(self) -> dict[str, Any]:
@@ -363,9 +365,10 @@ class BatchController:
             self.skipped += 1
             if self._membership.chief:
                 self._reporter.say(
-                    "event",
-                    what="skipped",
-                    text=f"step {step.index} was not applied: its gradient has a NaN or an infinity ({self.skipped} so far)",
+                    JournalEvent(
+                        what="skipped",
+                        text=f"step {step.index} was not applied: its gradient has a NaN or an infinity ({self.skipped} so far)",
+                    )
                 )
         if number in self._policies:
             self._since[number] += 1

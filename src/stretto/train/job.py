@@ -9,6 +9,7 @@ from typing import Any
 from stretto.batching.batch_policies import Policy
 from stretto.batching.lr_rules import LrRule
 from stretto.core.errors import ScriptError
+from stretto.core.journal import JournalReport
 from stretto.train.data.loader import Loader
 from stretto.train.data.loader_arguments import arguments, prefetch, refuse_words
 from stretto.train.reduce.sums import Row
@@ -217,7 +218,7 @@ class Job:
         self._session.check_open("job.report")
         values = reported(metrics)
         if self.chief:
-            self._session.reporter.say("report", step=self.step, metrics=values)
+            self._session.reporter.say(JournalReport(step=self.step, metrics=values))
 
     def close(self) -> None:
         """Ends the job in this process, with all of its hooks, threads and prefetching processes. A second call does nothing.

@@ -8,10 +8,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from stretto.core.errors import Broken
+from stretto.core.journal import JournalEvent
+from stretto.core.messages import (
+    BarrierMessage,
+    HaltedMessage,
+    HaltMessage,
+    PassedMessage,
+    PreparedMessage,
+    RankMessage,
+    RosterMessage,
+    StopMessage,
+    ToWorker,
+)
 from stretto.core.roster import Member, Roster
+from stretto.core.schema import Unknown
 from stretto.core.slices import Span
 from stretto.membership.member_state import MemberState
 from stretto.train.entry.agent_channel import AgentChannel
@@ -47,7 +59,6 @@ class Membership:
         """The agent asked this worker to end the job in order; it spreads with the next exchange."""
         self.catching_up = False
         """Whether this worker's script is on its way to the place where the job trains: it is not chief meanwhile."""
-        self._dismissed: str | None = None
         self._changed = threading.Condition()
         self._groups: dict[int, ProcessGroup] = {}
         self._retired: list[ProcessGroup] = []
@@ -96,23 +107,21 @@ class Membership:
 
     # ---- what the agent says (on the link's thread)
 
-    def hear(self, message: dict[str, Any]) -> None:
-        kind = message.get("kind")
-        if kind == "roster":
-            self._hear_roster(Roster.from_dict(message.get("roster", message)))
-        elif kind == "halt":
-            with self._changed:
-                self._halt(int(message["number"]))
-        elif kind == "dismiss":
-            with self._changed:
-                self._dismissed = str(message.get("reason", "dismissed"))
-                self._changed.notify_all()
-        elif kind in ("rank", "passed"):
-            self.early.hear(message)
-        elif kind == "stop":
-            self.stopping = True
-            with self._changed:
-                self._changed.notify_all()
+    def hear(self, message: ToWorker | Unknown) -> None:
+        match message:
+            case RosterMessage(roster=roster):
+                self._hear_roster(roster)
+            case HaltMessage(number=number):
+                with self._changed:
+                    self._halt(number)
+            case RankMessage() | PassedMessage():
+                self.early.hear(message)
+            case StopMessage():
+                self.stopping = True
+                with self._changed:
+                    self._changed.notify_all()
+            case Unknown():
+                pass
 
     def _hear_roster(self, roster: Roster) -> None:
         with self._changed:
@@ -126,7 +135,7 @@ class Membership:
         if build:
             threading.Thread(target=self._build, args=(roster,), name=f"stretto-roster-{roster.number}", daemon=True).start()
         elif offered and self.link is not None:
-            self.link.send("prepared", number=roster.number)
+            self.link.send(PreparedMessage(number=roster.number))
 
     def _build(self, roster: Roster) -> None:
         assert self._rendezvous is not None and self.link is not None
@@ -150,7 +159,7 @@ class Membership:
                 return
             self._groups[roster.number] = group
             self._changed.notify_all()
-        self.link.send("prepared", number=roster.number)
+        self.link.send(PreparedMessage(number=roster.number))
 
     def _unbuilt(self, roster: Roster, error: Broken) -> None:
         """Gives the plan up. A newcomer does so at once: the leader then plans without it, and nobody has stopped."""
@@ -159,7 +168,7 @@ class Membership:
             if self.seat.tick is not None and roster.joined:
                 self._changed.wait_for(lambda: self.seat.plan is not roster, timeout=NEWCOMERS_S)
             if self.seat.plan is roster:
-                self.link.send("event", what="unbuilt", text=str(error)[:500])
+                self.link.send(JournalEvent(what="unbuilt", text=str(error)[:500]))
                 self._halt(roster.number)
 
     def _halt(self, number: int) -> None:
@@ -171,7 +180,7 @@ class Membership:
                 self._drop(built)
             self._changed.notify_all()
         if self.link is not None:
-            self.link.send("halted", number=self.seat.halted, tick=self.seat.tick)
+            self.link.send(HaltedMessage(number=self.seat.halted, tick=self.seat.tick))
 
     def _drop(self, number: int) -> None:
         group = self._groups.pop(number, None)
@@ -181,9 +190,7 @@ class Membership:
     # ---- what the training thread does
 
     def check(self) -> None:
-        """Ends the script if this worker was dismissed; raises `Broken` if the roster is."""
-        if self._dismissed is not None:
-            raise Left(0)
+        """Raises `Broken` if the roster is."""
         if self.seat.roster is None:
             raise Broken("the roster was halted")
 
@@ -207,8 +214,6 @@ class Membership:
         """Waits for the roster of those who go on, and enters it."""
         with self._changed:
             while True:
-                if self._dismissed is not None:
-                    raise Left(0)
                 plan = self.seat.plan
                 if plan is not None and plan.rescue and self.seat.built and plan.rank(self.worker) is not None:
                     break
@@ -228,8 +233,6 @@ class Membership:
         while True:
             with self._changed:
                 while True:
-                    if self._dismissed is not None:
-                        raise Left(0)
                     plan = self.seat.plan
                     wanted = plan is not None and plan.rescue == (self.seat.tick is not None)
                     if plan is not None and wanted and self.seat.built and plan.number in self._groups:
@@ -279,43 +282,43 @@ class StartupRank:
     def __init__(self, link: AgentChannel | None) -> None:
         self._link = link
         self._changed = threading.Condition()
-        self._told: dict[str, Any] | None = {"chief": True, "rank": 0, "workers": 1} if link is None else None
+        self._told = RankMessage(chief=True, rank=0, workers=1) if link is None else None
         self._barriers = 0
         self._passed = 0
 
-    def hear(self, message: dict[str, Any]) -> None:
+    def hear(self, message: RankMessage | PassedMessage) -> None:
         """On the link's thread."""
         with self._changed:
-            if message["kind"] == "rank":
+            if isinstance(message, RankMessage):
                 self._told = message
             else:
-                self._passed = max(self._passed, int(message["count"]))
+                self._passed = max(self._passed, message.count)
             self._changed.notify_all()
 
-    def _ask(self, name: str) -> Any:
+    def _ask(self) -> RankMessage:
         """Waits for the agents to agree, which takes them a moment where they are on several hosts."""
         with self._changed:
             self._changed.wait_for(lambda: self._told is not None)
             assert self._told is not None
-            return self._told[name]
+            return self._told
 
     @property
     def chief(self) -> bool:
-        return bool(self._ask("chief"))
+        return self._ask().chief
 
     @property
     def rank(self) -> int:
-        return int(self._ask("rank"))
+        return self._ask().rank
 
     @property
     def workers(self) -> int:
-        return int(self._ask("workers"))
+        return self._ask().workers
 
     def barrier(self) -> None:
         """Waits until the chief has come as far. A newcomer to a running job does not wait."""
         if self._link is None:
             return
         self._barriers += 1
-        self._link.send("barrier", count=self._barriers)
+        self._link.send(BarrierMessage(count=self._barriers))
         with self._changed:
             self._changed.wait_for(lambda: self._passed >= self._barriers)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from stretto.batching.batch_policies import Adaptive, PerWorker, Policy, efficiency
 from stretto.core.errors import ScriptError
+from stretto.core.journal import Commit, EpochEnd, Evaluation, JournalEvent, JournalReport, LoaderLine
+from stretto.core.messages import OrderMessage, ResumedMessage, SwitchedMessage, ToAgent
 from stretto.core.roster import Roster
 from stretto.train.entry.agent_channel import AgentChannel
 from stretto.train.membership import Membership
@@ -36,7 +38,7 @@ class AgentReporter:
         self._seed = seed
         self._membership = membership
         self._position = position
-        self.last_commit: dict[str, Any] | None = None
+        self.last_commit: Commit | None = None
         """Reported again after a rescue: the chief that had to report it may have died."""
         self._stepped_at = time.monotonic()
         self._own_s = 0.0
@@ -50,16 +52,16 @@ class AgentReporter:
         self._order = (-1, -1)
         """The loader and epoch whose order of samples the agent knows of."""
 
-    def say(self, kind: str, **fields: Any) -> None:
+    def say(self, message: ToAgent) -> None:
         """Sends a message. Does nothing for a script that runs alone."""
         if self._channel is not None:
-            self._channel.send(kind, **fields)
+            self._channel.send(message)
 
     def warn(self, text: str) -> None:
         """A warning for the job's owner, on the terminal where there is no agent."""
         if self._channel is None:
             print(f"stretto: {text}", file=sys.stderr)
-        self.say("event", what="warning", text=text)
+        self.say(JournalEvent(what="warning", text=text))
 
     def _clock(self) -> float:
         """Monotonic seconds without the script's own time: stands still between sweeps."""
@@ -79,7 +81,7 @@ class AgentReporter:
         """The first step after a change tells how long it took from the end of the last one before."""
         now = self._clock()
         for number, since in self._pauses.items():
-            self.say("resumed", number=number, pause_ms=round((now - since) * 1e3, 3))
+            self.say(ResumedMessage(number=number, pause_ms=round((now - since) * 1e3, 3)))
         self._pauses.clear()
         self._ended_at = now
 
@@ -107,29 +109,31 @@ class AgentReporter:
         change = "join" if roster.joined else "leave" if roster.left else "balance"
         cause = "rescue" if roster.rescue else "start" if not roster.base else change
         self.say(
-            "switched",
-            number=roster.number,
-            tick=self._membership.seat.tick,
-            step=self._position.step,
-            switch_ms=round(switch_ms, 3),
-            joined=list(roster.joined),
-            left=list(roster.left),
-            cause=cause,
-            workers=len(roster.members),
+            SwitchedMessage(
+                number=roster.number,
+                tick=self._membership.seat.tick or 0,
+                step=self._position.step,
+                switch_ms=round(switch_ms, 3),
+                joined=roster.joined,
+                left=roster.left,
+                cause=cause,
+                workers=len(roster.members),
+            )
         )
 
     def loader(self, loader: Loader) -> None:
         if self._membership.first_of_agent:
             self.say(
-                "loader",
-                loader=loader.number,
-                samples=loader.source.size,
-                batch=loader.batch,
-                slices=loader.slices,
-                tail=loader.tail,
-                train=loader.train,
-                seed=self._seed,
-                shuffle=loader.source.shuffle,
+                LoaderLine(
+                    loader=loader.number,
+                    samples=loader.source.size,
+                    batch=loader.batch,
+                    slices=loader.slices,
+                    tail=loader.tail,
+                    train=loader.train,
+                    seed=self._seed,
+                    shuffle=loader.source.shuffle,
+                )
             )
 
     def step_seconds(self) -> float:
@@ -141,32 +145,32 @@ class AgentReporter:
     def committed(self, step: Step, *, step_s: float, batching: dict[str, Any]) -> None:
         """A training step is over: its optimizer has run. `batching` is what the batch controller has to say about it."""
         membership = self._membership
-        self.last_commit = {
-            "step": step.index,
-            "tick": membership.seat.tick,
-            "epoch": step.epoch,
-            "loader": step.loader.number,
-            "first": step.first,
-            "count": step.count,
-            "batch": step.loader.batch,
-            "roster": membership.roster.number,
-            "workers": membership.size,
-            "order": step.order,
-            "metrics": step.metrics,
-            "step_s": round(step_s, 6),
+        self.last_commit = Commit(
+            step=step.index,
+            tick=membership.seat.tick,
+            epoch=step.epoch,
+            loader=step.loader.number,
+            first=step.first,
+            count=step.count,
+            batch=step.loader.batch,
+            roster=membership.roster.number,
+            workers=membership.size,
+            order=step.order,
+            metrics=step.metrics,
+            step_s=round(step_s, 6),
             **batching,
-        }
+        )
         self._step_ended()
         if membership.first_of_agent:
-            self.say("commit", **self.last_commit)
+            self.say(self.last_commit)
         elif self._order != (step.loader.number, step.epoch):
-            self.say("order", loader=step.loader.number, epoch=step.epoch, order=step.order)
+            self.say(OrderMessage(loader=step.loader.number, epoch=step.epoch, order=step.order))
         self._order = (step.loader.number, step.epoch)
 
     def repeat_commit(self) -> None:
         """After a rescue, since the worker that had to report the last commit may have died."""
         if self.last_commit is not None and self._membership.first_of_agent:
-            self.say("commit", **self.last_commit)
+            self.say(self.last_commit)
 
     def evaluated(self) -> None:
         """A step of an evaluation is over."""
@@ -174,18 +178,19 @@ class AgentReporter:
 
     def epoch_done(self, loader: Loader) -> None:
         """A training loader has given all steps of an epoch."""
-        self.say("epoch", epoch=loader.epoch, loader=loader.number)
+        self.say(EpochEnd(epoch=loader.epoch, loader=loader.number))
 
     def swept(self, loader: Loader) -> None:
         """An evaluation is over."""
         if self._membership.first_of_agent:
             self.say(
-                "eval",
-                loader=loader.number,
-                epoch=self._position.epoch or 0,
-                step=self._position.step,
-                samples=loader.source.size,
-                metrics=loader.metrics,
+                Evaluation(
+                    loader=loader.number,
+                    epoch=self._position.epoch or 0,
+                    step=self._position.step,
+                    samples=loader.source.size,
+                    metrics=loader.metrics,
+                )
             )
 
 
@@ -224,7 +229,7 @@ class MetricsReporter:
             return
         self._reported_at = time.monotonic()
         metrics = document(self._batches, step, workers=self._membership.size, epochs=self._position.epochs)
-        self._reporter.say("report", step=step.index, of="job", metrics=metrics)
+        self._reporter.say(JournalReport(step=step.index, of="job", metrics=metrics))
 
 
 def document(planning: BatchController, step: Step, *, workers: int, epochs: int | None) -> dict[str, Any]:

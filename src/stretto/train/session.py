@@ -9,6 +9,8 @@ from typing import Any
 
 from stretto.core.errors import ScriptError
 from stretto.core.heartbeat import Activity, Heartbeat
+from stretto.core.journal import JournalEvent
+from stretto.core.messages import FinishedMessage, ReadyMessage
 from stretto.core.version import VERSION
 from stretto.train.batch_controller import BatchController
 from stretto.train.checkpoint.reader import ResumePoint
@@ -256,7 +258,7 @@ class TrainingSession:
             self.saver.resumed(step, mixed=mixed or "")
         if mixed is not None:
             text = f"went on from step {step} although {mixed}: the result is no longer the same bits"
-            self.reporter.say("event", what="mixed", text=text)
+            self.reporter.say(JournalEvent(what="mixed", text=text))
 
     def _join_roster(self, runner: StepRunner, channel: AgentChannel) -> None:
         """Says that this worker is ready, and waits to be put on a roster."""
@@ -264,11 +266,12 @@ class TrainingSession:
         self.process.heartbeat.activity(Activity.WAITING)
         terms = contract(seed=self.seed, slices=self.slices, loaders=self.loaders, batches=self.batches, shared=self.shared)
         channel.send(
-            "ready",
-            shape=f"{self.shared.shape(described)} {sha(terms)}",
-            slices=self.slices,
-            settings=self._fixed_settings,
-            contract={**terms, **code_terms()},
+            ReadyMessage(
+                shape=f"{self.shared.shape(described)} {sha(terms)}",
+                slices=self.slices,
+                settings=self._fixed_settings,
+                contract={**terms, **code_terms()},
+            )
         )
         before = time.monotonic()
         roster = self.membership.admit(runner.state_sync.receive)
@@ -321,13 +324,14 @@ class TrainingSession:
         if self.saver is not None and self.admitted and not stopped:
             self.saver.last(final=True)
         self.reporter.say(
-            "finished",
-            tick=self.membership.seat.tick,
-            step=self.position.step,
-            digest=self.digest(),
-            stopped=stopped,
-            closed=closed,
-            hint=suspects(),
+            FinishedMessage(
+                tick=self.membership.seat.tick,
+                step=self.position.step,
+                digest=self.digest(),
+                stopped=stopped,
+                closed=closed,
+                hint=suspects(),
+            )
         )
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from stretto.core.errors import Broken, ScriptError
 from stretto.core.heartbeat import Activity, Heartbeat
+from stretto.core.journal import Digests
 from stretto.core.slices import Span
 from stretto.train.batch_controller import BatchController
 from stretto.train.checkpoint.saver import Saver
@@ -378,7 +379,7 @@ class StepRunner:
         step, self._digest = self._digest[0], []
         equal = len(set(digests.values())) == 1
         if self.membership.chief:
-            self.reporter.say("digest", step=step, digests=digests, equal=equal)
+            self.reporter.say(Digests(step=step, digests=digests, equal=equal))
         if not equal:
             raise ScriptError(
                 f"the workers' states differ after step {step}: {digests}; something in the script depends on the worker"

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from stretto.core import threads
 from stretto.core.errors import Refused, StrettoError
+from stretto.core.journal import Checkpoint
 from stretto.core.manifest import NAME, Identity, Manifest, Piece, Shard, folder_name
 from stretto.train.checkpoint.catalog import check_fence, claim, mark, raise_fence, tidy
 from stretto.train.checkpoint.snapshot import Memory, Snapshot
@@ -337,14 +338,15 @@ class Saver:
         failpoint("save-renamed")
         save.committed = True
         self._reporter.say(
-            "checkpoint",
-            step=save.step,
-            path=self._vault.where(save.folder),
-            bytes=manifest.bytes,
-            seconds=round(time.monotonic() - save.began, 6),
-            blocked_s=round(save.blocked_s, 6),
-            roster=save.roster,
-            final=save.final,
+            Checkpoint(
+                step=save.step,
+                path=self._vault.where(save.folder),
+                bytes=manifest.bytes,
+                seconds=round(time.monotonic() - save.began, 6),
+                blocked_s=round(save.blocked_s, 6),
+                roster=save.roster,
+                final=save.final,
+            )
         )
         with contextlib.suppress(OSError):
             tidy(self._vault, keep=self.wish.keep, newest=manifest)

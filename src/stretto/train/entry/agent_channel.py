@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from stretto.core.heartbeat import BEAT_S, Activity, Heartbeat
+from stretto.core.messages import TO_AGENT, TO_WORKER, ToAgent, ToWorker
+from stretto.core.schema import Unknown
 
 LINE_BYTES = 16 << 20
 """No message is longer; an agent that sends one is not ours."""
@@ -27,13 +27,13 @@ class AgentChannel:
         self._beat = beat
         self._closed = False
 
-    def start(self, handle: Callable[[dict[str, Any]], None]) -> None:
+    def start(self, handle: Callable[[ToWorker | Unknown], None]) -> None:
         threading.Thread(target=self._read, args=(handle,), name="stretto-link", daemon=True).start()
         if self._beat is not None:
             threading.Thread(target=self._pulse, args=(self._beat,), name="stretto-beat", daemon=True).start()
 
-    def send(self, kind: str, **fields: Any) -> None:
-        line = json.dumps({"kind": kind, **fields}, separators=(",", ":")).encode() + b"\n"
+    def send(self, message: ToAgent) -> None:
+        line = TO_AGENT.encode(message)
         try:
             with self._lock:
                 self._socket.sendall(line)
@@ -44,7 +44,7 @@ class AgentChannel:
         """The process is about to end: the agent closing its side is no longer a surprise."""
         self._closed = True
 
-    def _read(self, handle: Callable[[dict[str, Any]], None]) -> None:
+    def _read(self, handle: Callable[[ToWorker | Unknown], None]) -> None:
         with self._socket.makefile("rb") as lines:
             while True:
                 try:
@@ -53,7 +53,7 @@ class AgentChannel:
                     line = b""
                 if not line.endswith(b"\n"):
                     return self._orphaned()
-                handle(json.loads(line))
+                handle(TO_WORKER.decode(line))
 
     def _pulse(self, beat: Heartbeat) -> None:
         while True:

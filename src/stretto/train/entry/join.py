@@ -14,6 +14,7 @@ import torch
 
 from stretto.core.errors import ScriptError, UsageError
 from stretto.core.heartbeat import Heartbeat
+from stretto.core.messages import HelloMessage
 from stretto.core.version import VERSION
 from stretto.train.entry.agent_channel import AgentChannel, NullHeartbeat
 from stretto.train.entry.fingerprint import machine, prepare
@@ -61,12 +62,13 @@ def join(seed: int = 0, *, threads: int | None = None) -> Job:
     if process.channel is not None:
         process.channel.start(process.membership.hear)
         process.channel.send(
-            "hello",
-            pid=os.getpid(),
-            address=list(process.membership.address),
-            fingerprint=machine(),
-            version=VERSION,
-            python=sys.version.split()[0],
+            HelloMessage(
+                pid=os.getpid(),
+                address=process.membership.address,
+                fingerprint=machine(),
+                version=VERSION,
+                python=sys.version.split()[0],
+            )
         )
     _seeded = True
     return job

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import runpy
 import socket
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any
 
 from stretto.core.errors import UsageError
+from stretto.core.messages import TO_AGENT, CrashMessage, EndedMessage, LeftMessage, MisplacedMessage, ToAgent
 from stretto.train.entry import join as jobs
 from stretto.train.membership import Left, Misplaced
 from stretto.train.oom_retry import MOST, carry
@@ -29,13 +28,13 @@ def run_script(path: str, argv: Sequence[str]) -> int:
         _finished()
     except Misplaced as error:
         print(f"stretto: this worker leaves the job: {error.text}", file=sys.stderr, flush=True)
-        _say("misplaced", text=error.text)
+        _say(MisplacedMessage(text=error.text))
     except Left:
-        _say("left")
+        _say(LeftMessage())
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
         print(end.code if not isinstance(end.code, int) else f"the script ended with exit code {code}", file=sys.stderr)
-        _say("crash", tick=_tick(), type="SystemExit", text=str(end.code), traceback="")
+        _say(CrashMessage(tick=_tick(), type="SystemExit", text=str(end.code), traceback=""))
         return code
     except BaseException as error:
         if _failed_again(path, error):
@@ -44,12 +43,13 @@ def run_script(path: str, argv: Sequence[str]) -> int:
         hint = _new_chief(error)
         print(f"{shown}{hint}", file=sys.stderr, flush=True)
         _say(
-            "crash",
-            tick=_tick(),
-            type=type(error).__name__,
-            text=f"{error}{hint}",
-            traceback=traceback.format_exc(),
-            usage=isinstance(error, UsageError),
+            CrashMessage(
+                tick=_tick(),
+                type=type(error).__name__,
+                text=f"{error}{hint}",
+                traceback=traceback.format_exc(),
+                usage=isinstance(error, UsageError),
+            )
         )
         return 1
     return 0
@@ -88,7 +88,7 @@ def _failed_again(path: str, error: BaseException) -> bool:
     print(f"stretto: {text}", file=sys.stderr, flush=True)
     if not newcomer:
         return False
-    _say("misplaced", text=text)
+    _say(MisplacedMessage(text=text))
     return True
 
 
@@ -121,20 +121,20 @@ def _finished() -> None:
     if session is None:
         return
     if session.closed:
-        _say("ended")
+        _say(EndedMessage())
         return
     session.finish()
     if session.process.channel is not None:
         session.process.channel.close()
 
 
-def _say(kind: str, **fields: Any) -> None:
+def _say(message: ToAgent) -> None:
     """A last word to the agent, also from a script that never joined."""
     session = jobs.current()
     channel = session.process.channel if session is not None else None
     if channel is not None:
         channel.close()
-        channel.send(kind, **fields)
+        channel.send(message)
     elif "STRETTO_LINK" in os.environ:
         with socket.socket(fileno=os.dup(int(os.environ["STRETTO_LINK"]))) as link:
-            link.sendall(json.dumps({"kind": kind, **fields}).encode() + b"\n")
+            link.sendall(TO_AGENT.encode(message))
