@@ -86,14 +86,16 @@ pins: $(PEERS) $(DOCS)  ## write requirements/constraints.txt from what .venv ha
 
 ##@ Check
 
-lint: setup  ## ruff, pyright, import-linter; Biome for web/ where npm is installed
+lint: setup  ## ruff's linter and formatter, pyright, import-linter; Biome for web/ where npm is installed
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/pyright
 	$(VENV)/bin/lint-imports
 	$(PY) web/build.py lint --if-npm
 
 format: setup  ## let ruff and Biome fix what they can
 	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
 	$(PY) web/build.py format --if-npm
 
 test: test-core test-page  ## the suite: about 11 minutes on two cores; says what it skipped and why

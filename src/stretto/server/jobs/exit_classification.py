@@ -22,7 +22,7 @@ def ending(record: Record, known: RunProgress, event: ClusterEvent, *, resumable
     state, code = end.get("state"), event.code
     if state == "finished" or (code == 0 and not work_of(record.spec).elastic):
         steps = end.get("steps")
-        text = f"finished after {quantity(steps, 'step')}" if steps is not None else "finished"
+        text = f"finished after {quantity(steps, 'step')}" if isinstance(steps, int) else "finished"
         if steps is None and (told := note(record.spec, state=JobState.FINISHED, steps=known.step)):
             text += f"; {told}"
         return NewEvent("finished", text, {"digest": end.get("digest"), "steps": steps})
