@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from stretto.core.errors import SchemaError
-from stretto.core.schema import VERSION, Json, KindDescription, Schema, Unknown, omitted
+from stretto.core.json_types import JsonValue
+from stretto.core.schema import VERSION, KindDescription, Schema, Unknown, omitted
 
 Metrics = Mapping[str, float]
 LINE_BYTES = 4 << 20
@@ -235,7 +236,7 @@ class JournalReport(Line):
 
     step: int
     """For `job`, the last finished step; for `script`, the next one."""
-    metrics: Mapping[str, Json]
+    metrics: Mapping[str, JsonValue]
     """By name."""
     of: str = omitted("script")
     """`script` for what the script reported with `job.report`, `job` for what the library measured."""

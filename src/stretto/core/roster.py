@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from stretto.core.schema import JsonObject
+from stretto.core.json_types import JsonObject
 from stretto.core.slices import Span
 
 

@@ -23,12 +23,13 @@ from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from stretto.core.errors import SchemaError
+from stretto.core.json_types import JsonObject, JsonValue
 
 VERSION = 1
 """Of the journal's lines and of the messages. It rises when the meaning of a kind or key changes, not when one is added."""
 
-Json: TypeAlias = Union[bool, int, float, str, list["Json"], dict[str, "Json"], None]  # noqa: UP007
-JsonObject: TypeAlias = dict[str, Json]
+Json: TypeAlias = JsonValue
+"""The type of a field that may hold anything."""
 
 SHOWN = 200
 """Characters of a wrong value that an error shows."""

@@ -15,9 +15,9 @@ from stretto.agent.records.journal_writer import Journal
 from stretto.agent.records.run_folder import RunFolder
 from stretto.agent.records.tensorboard import TensorBoardWriter
 from stretto.core.journal import Commit, Digests, JournalEvent, KnownRecord, Orders, Resume, RosterLine, RosterMember, Switch
+from stretto.core.json_types import JsonObject
 from stretto.core.messages import ResumedMessage, SwitchedMessage
 from stretto.core.roster import Roster
-from stretto.core.schema import JsonObject
 
 RECENT_S = 10.0
 """The span of time that steps a second are measured over."""
