@@ -44,7 +44,7 @@ def test_another_life_has_another_chief_and_its_barriers_begin_again() -> None:
     assert passed(ranks, "w1", count=9).passed == 3, "only the chief's barriers count"
     later = take(ranks, "w4", agent="a1", life=2, began=False, gone=set())
     assert (later.chief, later.passed, dict(later.holders)) == ("w4", 0, {"w4": (0, "a1")})
-    assert Ranks.read(later.document()) == later
+    assert Ranks.from_dict(later.to_dict()) == later
     assert take(later, "w4", agent="a1", life=2, began=False, gone=set()) == later, "asked again after a lost answer"
 
 

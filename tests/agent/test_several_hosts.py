@@ -113,7 +113,7 @@ def test_the_secret_comes_from_a_file_and_is_not_written_down(tmp_path: Path) ->
     (tmp_path / "token").write_text("0123456789abcdef\n")
     shared = StoreOptions("tcp://h:1", "digits", token_file=str(tmp_path / "token"))
     assert shared.token() == "0123456789abcdef"
-    assert "0123456789abcdef" not in json.dumps(RunOptions("train.py", shared=shared).document(), default=str)
+    assert "0123456789abcdef" not in json.dumps(RunOptions("train.py", shared=shared).to_dict(), default=str)
     (tmp_path / "token").write_text("short")
     with pytest.raises(UsageError, match="at least 16"):
         shared.token()
@@ -167,8 +167,8 @@ def test_a_password_is_read_where_it_is_and_never_shown(
     monkeypatch.setenv("STRETTO_STORE_TOKEN", "secret")
     shared = StoreOptions(store, "digits")
     assert (shared.url, shared.user, shared.password()) == (shown, user, password)
-    assert shared.document()["store"] == shown
-    assert StoreOptions.read(shared.document()).url == shown
+    assert shared.to_dict()["store"] == shown
+    assert StoreOptions.from_dict(shared.to_dict()).url == shown
 
 
 def test_a_store_that_is_closed_for_now_is_asked_again_and_one_that_refuses_is_not() -> None:

@@ -56,7 +56,7 @@ class Big:
             WorkerStatus(name, agent, Phase.READY, int(name[1:]), slices=self.workers + 1, shape="s") for name in self.names(agent)
         ]
         statuses = [replace(status, **facts) for status in fresh]  # type: ignore[arg-type]
-        self.table.commit([Put(store_schema.WORKERS + one.worker, store_schema.text(one.document())) for one in statuses])
+        self.table.commit([Put(store_schema.WORKERS + one.worker, store_schema.text(one.to_dict())) for one in statuses])
         self.transactions += 1
 
     def lead(self) -> None:
@@ -89,7 +89,7 @@ def cost_of_a_join(workers: int) -> Big:
     newcomer = WorkerStatus("w999999", "a0", Phase.READY, 999_999, slices=workers + 1, shape="s")
     big.table.commit(
         [
-            Put(store_schema.WORKERS + newcomer.worker, store_schema.text(newcomer.document())),
+            Put(store_schema.WORKERS + newcomer.worker, store_schema.text(newcomer.to_dict())),
             Put(store_schema.WANTED, store_schema.text({"workers": workers + 1})),
         ]
     )

@@ -34,7 +34,7 @@ class Agent:
 
     def say(self, worker: str, phase: Phase, *, order: int = 0, **fields: object) -> None:
         status = WorkerStatus(worker, self.name, phase, order, slices=8, shape="s", **fields)  # type: ignore[arg-type]
-        self.presence.put(store_schema.WORKERS + worker, status.document())
+        self.presence.put(store_schema.WORKERS + worker, status.to_dict())
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Agent]:

@@ -11,7 +11,7 @@ import asyncio
 import fcntl
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from stretto.agent.completion import RunOutcome
@@ -23,6 +23,7 @@ from stretto.agent.supervisor import Supervisor
 from stretto.agent.workers.replacement import RestartBudget
 from stretto.core.errors import UsageError
 from stretto.core.journal import Resume, Start
+from stretto.core.json_types import JsonObject
 from stretto.train.checkpoint.catalog import CheckpointEntry, sound
 from stretto.train.checkpoint.storage import open_vault
 
@@ -72,7 +73,7 @@ class Attempts:
         life: Attempt,
         *,
         joined: Joined | None = None,
-        card: Mapping[str, object] | None = None,
+        card: JsonObject | None = None,
     ) -> None:
         self.options = options
         self._joined = joined

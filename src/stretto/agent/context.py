@@ -50,7 +50,7 @@ class JobContext:
     coordination: Coordination
     completion: Completion
     tasks: BackgroundTasks
-    workers: dict[str, WorkerHandle] = field(default_factory=dict)
+    workers: dict[str, WorkerHandle] = field(default_factory=lambda: {})
     """This agent's workers, by name; dead ones until no roster names them."""
     slices: int = 0
     """Slices per step, once a worker is ready."""

@@ -9,19 +9,19 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
 
 from stretto.agent.records.run_folder import RunFolder, write_json
 from stretto.core.errors import StrettoError, UsageError
+from stretto.core.json_types import JsonObject, to_int, to_object
 
 LINE_BYTES = 65536
 IDLE_S = 10.0
 """How long a connection may take to ask."""
 CONNECTIONS = 64
 
-Answer = dict[str, Any]
-Handler = Callable[[dict[str, Any]], Awaitable[Answer]]
+Answer = JsonObject
+Handler = Callable[[JsonObject], Awaitable[Mapping[str, object]]]
 
 
 class ControlServer:
@@ -49,7 +49,7 @@ class ControlServer:
         self._open += 1
         try:
             if self._open > CONNECTIONS:
-                answer: Answer = {"ok": False, "error": f"more than {CONNECTIONS} connections at once: try again"}
+                answer: Mapping[str, object] = {"ok": False, "error": f"more than {CONNECTIONS} connections at once: try again"}
             else:
                 answer = await self._answer(await asyncio.wait_for(reader.readline(), IDLE_S))
             writer.write(json.dumps(answer, default=str).encode() + b"\n")
@@ -62,9 +62,9 @@ class ControlServer:
             self._open -= 1
             writer.close()
 
-    async def _answer(self, line: bytes) -> Answer:
+    async def _answer(self, line: bytes) -> Mapping[str, object]:
         try:
-            request = json.loads(line)
+            request = to_object(json.loads(line))
             if not hmac.compare_digest(str(request["token"]), self._token):
                 return {"ok": False, "error": "the token is not this run's"}
             return {"ok": True, **await self._handle(request)}
@@ -74,14 +74,14 @@ class ControlServer:
             return {"ok": False, "error": f"the request cannot be read: {error!r}"}
 
 
-def ask(folder: RunFolder, verb: str, *, timeout_s: float = 10.0, **arguments: Any) -> Answer:
+def ask(folder: RunFolder, verb: str, *, timeout_s: float = 10.0, **arguments: object) -> Answer:
     """Asks a run's agent. `UsageError` if it does not run, or says no."""
     control = folder.read(folder.control)
     if control is None:
         raise UsageError(_not_running(folder))
     request = json.dumps({"token": control["token"], "verb": verb, **arguments}).encode() + b"\n"
     try:
-        with socket.create_connection(("127.0.0.1", control["port"]), timeout=timeout_s) as connection:
+        with socket.create_connection(("127.0.0.1", to_int(control["port"])), timeout=timeout_s) as connection:
             connection.sendall(request)
             with connection.makefile("rb") as file:
                 line = file.readline(64 * LINE_BYTES)
@@ -93,9 +93,9 @@ def ask(folder: RunFolder, verb: str, *, timeout_s: float = 10.0, **arguments: A
         raise UsageError(_not_running(folder)) from error
     if not line:
         raise UsageError(f"the agent of run {folder.name!r} ended before it answered")
-    answer = json.loads(line)
+    answer = to_object(json.loads(line))
     if not answer.pop("ok"):
-        raise UsageError(answer["error"])
+        raise UsageError(str(answer["error"]))
     return answer
 
 
@@ -115,7 +115,7 @@ def alive(folder: RunFolder) -> bool:
     if control is None:
         return False
     try:
-        with socket.create_connection(("127.0.0.1", control["port"]), timeout=2.0):
+        with socket.create_connection(("127.0.0.1", to_int(control["port"])), timeout=2.0):
             return True
     except OSError:
         return False

@@ -9,9 +9,9 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from stretto.agent.completion import RunOutcome
+from stretto.core.json_types import JsonObject, to_int, to_object
 from stretto.core.roster import Roster
 from stretto.membership import store_schema
 from stretto.membership.leader import Leader
@@ -168,7 +168,7 @@ class Coordination:
         self._job = job
         self._life = life
         self._timing = timing
-        self._card: dict[str, Any] = {"agent": agent, "slots": slots, **(card or {})}
+        self._card: dict[str, object] = {"agent": agent, "slots": slots, **(card or {})}
         self._mirror = WatchCache(store, doubt=self._check_job)
         self._presence = LeaseSession(store, agent=agent, timing=timing, on_fence=on_fence)
         self._leader = Leader(
@@ -183,7 +183,7 @@ class Coordination:
         self.cut_off = False
         """The store cannot be reached: its entries here may be stale."""
         self._concluded = False
-        self._fingerprint: dict[str, Any] | None = None
+        self._fingerprint: dict[str, str] = {}
         self._stopping = 0
         self.update_card()
 
@@ -237,7 +237,7 @@ class Coordination:
         return self._wish if self._wish is not None else self._stored_wish()
 
     def _stored_wish(self) -> int:
-        return int(store_schema.value(self._mirror.entries, store_schema.WANTED).get("workers", self._asked.wanted))
+        return to_int(store_schema.value(self._mirror.entries, store_schema.WANTED).get("workers"), self._asked.wanted)
 
     @property
     def target(self) -> int:
@@ -268,28 +268,30 @@ class Coordination:
         return roster is not None and roster.members[0].agent == self._agent
 
     @property
-    def agents(self) -> dict[str, dict[str, Any]]:
+    def agents(self) -> dict[str, JsonObject]:
         """The cards of all agents of the job."""
         return store_schema.under(self._mirror.entries, store_schema.AGENTS)
 
     @property
     def room(self) -> int:
         """Workers that all agents together may run."""
-        return sum(int(card.get("slots", 0)) for card in self.agents.values() if not card.get("draining"))
+        return sum(to_int(card.get("slots")) for card in self.agents.values() if not card.get("draining"))
 
     @property
     def leader(self) -> str | None:
-        return store_schema.value(self._mirror.entries, store_schema.LEADER).get("agent")
+        return store_schema.leader(self._mirror.entries)
 
     @property
     def digests(self) -> dict[str, str]:
         """Digests of the job's final state, each with a worker that reported it."""
-        return dict(store_schema.value(self._mirror.entries, store_schema.OUTCOME).get("digests") or {})
+        digests = to_object(store_schema.value(self._mirror.entries, store_schema.OUTCOME).get("digests"))
+        return {digest: str(worker) for digest, worker in digests.items()}
 
     @property
-    def fingerprint(self) -> dict[str, Any] | None:
-        """The machine and the versions of the job's first worker."""
-        return store_schema.value(self._mirror.entries, store_schema.JOB).get("fingerprint")
+    def fingerprint(self) -> dict[str, str]:
+        """The machine and the versions of the job's first worker; empty before they are known."""
+        fingerprint = to_object(store_schema.value(self._mirror.entries, store_schema.JOB).get("fingerprint"))
+        return {name: str(value) for name, value in fingerprint.items()}
 
     @property
     def fingerprint_of(self) -> str:
@@ -298,16 +300,16 @@ class Coordination:
     @property
     def life(self) -> int:
         """How often the job has begun, as the store says."""
-        return int(store_schema.value(self._mirror.entries, store_schema.LIFE).get("life", 1))
+        return store_schema.life_number(self._mirror.entries)
 
     @property
     def slices(self) -> int:
-        return int(store_schema.value(self._mirror.entries, store_schema.JOB).get("slices", 0))
+        return to_int(store_schema.value(self._mirror.entries, store_schema.JOB).get("slices"))
 
     @property
     def ranks(self) -> Ranks:
         """Who is chief before the first roster of this life."""
-        ranks = Ranks.read(store_schema.value(self._mirror.entries, store_schema.RANKS))
+        ranks = Ranks.from_dict(store_schema.value(self._mirror.entries, store_schema.RANKS))
         return ranks if ranks.life == self._life else Ranks(self._life)
 
     # ---- what this agent says
@@ -318,7 +320,7 @@ class Coordination:
         if before is not None and before.leaving:
             status = replace(status, leaving=True)
         self._mine[status.worker] = status
-        self._presence.put(store_schema.WORKERS + status.worker, status.document())
+        self._presence.put(store_schema.WORKERS + status.worker, status.to_dict())
 
     def forget(self, worker: str) -> None:
         """A dead worker that no roster can name any more."""
@@ -393,7 +395,7 @@ class Coordination:
         return await self._revise_ranks(change)
 
     def _is_gone(
-        self, worker: str, agent: str, known: Mapping[str, WorkerStatus], agents: Mapping[str, Any], mine: set[str]
+        self, worker: str, agent: str, known: Mapping[str, WorkerStatus], agents: Mapping[str, object], mine: set[str]
     ) -> bool:
         if agent == self._agent:
             return worker not in mine
@@ -417,7 +419,7 @@ class Coordination:
             seen = self._mirror.version
             if self._mirror.revision and self._mirror.trouble is None:
                 entries = self._mirror.entries
-                before = Ranks.read(store_schema.value(entries, store_schema.RANKS))
+                before = Ranks.from_dict(store_schema.value(entries, store_schema.RANKS))
                 ranks = change(before)
                 if ranks == before:
                     return ranks
@@ -425,7 +427,7 @@ class Coordination:
                 revision = None
                 with contextlib.suppress(StoreError):
                     revision = await self._store.commit(
-                        [Put(store_schema.RANKS, store_schema.text(ranks.document()))], guards=guards
+                        [Put(store_schema.RANKS, store_schema.text(ranks.to_dict()))], guards=guards
                     )
                 while revision is not None and self._mirror.revision < revision:
                     await self._mirror.changed(RETRY_S)
@@ -447,7 +449,7 @@ class Coordination:
                     return
             await asyncio.sleep(RETRY_S)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.append(task)
         task.add_done_callback(self._part_ended)
@@ -461,7 +463,8 @@ class Coordination:
             return ""
         ended = store_schema.value(entries, store_schema.ENDED)
         if ended.get("id") == self._job:
-            self._emit(EndedWhileAway(str(ended.get("state", "failed")), ended.get("digest")))
+            digest = ended.get("digest")
+            self._emit(EndedWhileAway(str(ended.get("state", "failed")), str(digest) if digest else None))
             return "the job has ended"
         if job:
             host = store_schema.value(entries, store_schema.JOB).get("host")
@@ -487,15 +490,15 @@ class Coordination:
         if self._job and self.life != self._life:
             return self._handle_other_attempt()
         broken = store_schema.value(entries, store_schema.BROKEN)
-        if int(broken.get("number", 0)) > self._broken:
-            self._broken = int(broken["number"])
+        if to_int(broken.get("number")) > self._broken:
+            self._broken = to_int(broken["number"])
             self._emit(RosterBroken(self._broken, str(broken.get("reason", ""))))
         roster = store_schema.roster(entries)
         if roster is not None and roster.number > self._roster:
             self._roster = roster.number
             self._emit(RosterPublished(roster))
         self._emit_dismissals(entries)
-        target = int(store_schema.value(entries, store_schema.TARGETS + self._agent).get("workers", 0))
+        target = to_int(store_schema.value(entries, store_schema.TARGETS + self._agent).get("workers"))
         if target != self._target:
             self._target = target
             self._emit(TargetChanged())
@@ -529,7 +532,7 @@ class Coordination:
                 self._dismissed.add(worker)
                 self._emit(WorkerDismissed(worker, str(document.get("reason", ""))))
 
-    def _conclude(self, outcome: dict[str, Any]) -> None:
+    def _conclude(self, outcome: JsonObject) -> None:
         self._concluded = True
         match outcome["state"]:
             case "finished":
@@ -538,4 +541,4 @@ class Coordination:
                 self._emit(JobLost())
             case _:
                 reason, trace = str(outcome.get("reason", "")), str(outcome.get("traceback", ""))
-                self._emit(FailureReported(reason, trace, int(outcome.get("exit_code", 1))))
+                self._emit(FailureReported(reason, trace, to_int(outcome.get("exit_code"), 1)))

@@ -21,6 +21,7 @@ from stretto.agent.context import JobContext
 from stretto.agent.hosts.join import Joined
 from stretto.agent.workers.worker_handle import WorkerHandle
 from stretto.core.errors import UsageError
+from stretto.core.json_types import to_int
 from stretto.core.text import quantity
 
 POLL_S = 0.2
@@ -96,7 +97,7 @@ class Drain:
         return [
             name
             for name, card in self._context.coordination.agents.items()
-            if name != self._joined.agent and not card.get("draining") and int(card.get("slots", 0)) > 0
+            if name != self._joined.agent and not card.get("draining") and to_int(card.get("slots")) > 0
         ]
 
     async def _wait_for_workers(self) -> None:

@@ -18,6 +18,7 @@ from stretto.batching.autoscale import AutoscaleConfig, parse_autoscale
 from stretto.batching.stragglers import parse_mode
 from stretto.core.errors import UsageError
 from stretto.core.journal import Start
+from stretto.core.json_types import JsonObject
 from stretto.core.version import VERSION
 from stretto.train.checkpoint.catalog import claim
 from stretto.train.checkpoint.storage import open_vault
@@ -48,7 +49,7 @@ class Checkpoints:
         """Raises `UsageError` if the folder cannot be written or belongs to another run."""
         claim(open_vault(self.url), run=run, run_id=self.run_id)
 
-    def for_workers(self, *, run: str, life: int, grace_s: float) -> dict[str, Any]:
+    def for_workers(self, *, run: str, life: int, grace_s: float) -> JsonObject:
         return {**asdict(self), "run": run, "life": life, "grace_s": grace_s}
 
 
@@ -88,7 +89,7 @@ class RunOptions:
     stragglers: str = "rebalance"
     shared: StoreOptions | None = None
     """Where the job has other hosts too."""
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: JsonObject = field(default_factory=lambda: {})
     """Further options that workers are given as they are."""
 
     @property
@@ -139,31 +140,27 @@ class RunOptions:
             if seconds is not None and seconds <= 0:
                 raise UsageError(f"{flag} {seconds:g} is too short: it must be more than 0 seconds")
 
-    def document(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             **asdict(self),
             "args": list(self.args),
             "runs": str(self.runs),
             "cwd": os.getcwd(),
-            "shared": self.shared.document() if self.shared is not None else None,
+            "shared": self.shared.to_dict() if self.shared is not None else None,
         }
 
     @staticmethod
-    def read(document: dict[str, Any]) -> RunOptions:
+    def from_dict(document: JsonObject) -> RunOptions:
         """Of a run.json, which has more in it."""
         if "script" not in document:
             raise UsageError(f"the run.json of {document.get('name', 'this run')!r} names no script: was it edited by hand?")
-        values = {field.name: document[field.name] for field in fields(RunOptions) if field.name in document}
+        values: dict[str, Any] = {field.name: document[field.name] for field in fields(RunOptions) if field.name in document}
         saved, shared = values.get("checkpoints"), values.get("shared")
-        return RunOptions(
-            **{
-                **values,
-                "args": tuple(values.get("args", ())),
-                "runs": Path(values.get("runs", "runs")),
-                "checkpoints": Checkpoints(**saved) if saved else None,
-                "shared": StoreOptions.read(shared) if shared else None,
-            }
-        )
+        values["args"] = tuple(values.get("args", ()))
+        values["runs"] = Path(values.get("runs", "runs"))
+        values["checkpoints"] = Checkpoints(**saved) if saved else None
+        values["shared"] = StoreOptions.from_dict(shared) if shared else None
+        return RunOptions(**values)
 
     def start_line(self, *, life: int, mode: str = "") -> Start:
         """The journal's line for the beginning of an attempt."""
@@ -172,7 +169,7 @@ class RunOptions:
 
     def for_workers(self, *, run: str = "", life: int = 1, resume: int | None = None) -> str:
         """STRETTO_OPTIONS. `resume` is the step of the checkpoint that the run goes on from."""
-        options = {
+        options: JsonObject = {
             "threads": self.threads,
             "digest_every": self.digest_every,
             "allow_mixed": self.allow_mixed,

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import signal
 import time
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Protocol
 
 from stretto.agent.attempts import Attempt, Attempts, RunLock, later
 from stretto.agent.completion import FAILED, RunOutcome
@@ -19,6 +20,7 @@ from stretto.agent.records.tensorboard import open_board
 from stretto.agent.restart.restarter import Restarter
 from stretto.core.errors import UsageError
 from stretto.core.journal import End
+from stretto.core.json_types import JsonObject, to_int
 from stretto.core.version import VERSION
 
 
@@ -32,7 +34,7 @@ def open_run(options: RunOptions) -> RunFolder:
         except UsageError:
             discard(folder)
             raise
-    write_json(folder.request, {"name": folder.name, **options.document(), "created": time.time(), "version": VERSION})
+    write_json(folder.request, {"name": folder.name, **options.to_dict(), "created": time.time(), "version": VERSION})
     return folder
 
 
@@ -204,12 +206,12 @@ class ControlVerbs:
     def _supervisor(self) -> Controllable:
         return self._attempts.supervisor
 
-    async def handle(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def handle(self, request: JsonObject) -> Mapping[str, object]:
         match request["verb"]:
             case "status":
                 return self._supervisor.status()
             case "scale":
-                self._supervisor.scale(int(request["workers"]))
+                self._supervisor.scale(to_int(request["workers"]))
                 return self._supervisor.status()
             case "stop":
                 self._supervisor.stop(now=bool(request.get("now", False)))

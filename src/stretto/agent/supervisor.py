@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import os
 import traceback
-from collections.abc import Mapping
 from dataclasses import replace
 
 from stretto.agent.completion import INTERRUPTED, STOPPED, Completion, RunOutcome
@@ -47,10 +46,13 @@ from stretto.agent.workers.liveness import LivenessLimits, watch_heartbeats
 from stretto.agent.workers.replacement import Replacement
 from stretto.agent.workers.stall_detection import ProgressMonitor
 from stretto.agent.workers.startup_ranks import StartupRanks
+from stretto.agent.workers.worker_handle import WorkerHandle
 from stretto.agent.workers.worker_pool import WorkerPool
 from stretto.core.errors import UsageError
-from stretto.core.messages import HaltMessage, RosterMessage
+from stretto.core.json_types import JsonObject, to_address
+from stretto.core.messages import HaltMessage, RosterMessage, ToAgent
 from stretto.core.roster import Roster
+from stretto.core.schema import Unknown
 from stretto.core.text import quantity
 from stretto.membership.protocol import ENDED_EARLY
 from stretto.membership.stores.embedded import EmbeddedStore
@@ -70,7 +72,7 @@ class Supervisor:
         resume: int | None = None,
         first_worker: int = 0,
         joined: Joined | None = None,
-        card: Mapping[str, object] | None = None,
+        card: JsonObject | None = None,
     ) -> None:
         """`joined` is the agent's place in a job on several hosts, `card` what the other agents shall know of it."""
         self.options = options
@@ -81,7 +83,9 @@ class Supervisor:
         tasks = BackgroundTasks(on_error=self._agent_failed)
         self._context = context = JobContext(options, folder, recorder, self.coordination, self.completion, tasks)
         self._life = life
-        self._multi_host = MultiHostJob(context, joined, card=card or {}) if joined is not None else None
+        self._multi_host = (
+            MultiHostJob(context, joined, address=to_address((card or {})["address"])) if joined is not None else None
+        )
         self._replacement = Replacement(context, multi_host=self._multi_host, balance=self.balance)
         self._pool = WorkerPool(
             context,
@@ -89,7 +93,7 @@ class Supervisor:
             replacement=self._replacement,
             first_worker=first_worker,
             worker_options=options.for_workers(run=joined.job if joined else folder.name, life=life, resume=resume),
-            on_message=lambda worker, message: self._messages.handle(worker, message),
+            on_message=self._receive,
             on_death=self._worker_ended,
         )
         self.forks = self._pool.forks
@@ -107,7 +111,7 @@ class Supervisor:
             check_completed=self._check_completed,
         )
 
-    def _coordination(self, joined: Joined | None, card: Mapping[str, object] | None, life: int) -> Coordination:
+    def _coordination(self, joined: Joined | None, card: JsonObject | None, life: int) -> Coordination:
         options = self.options
         asked = ScaleRequest(least=options.least, most=options.most, wanted=options.wanted)
         if joined is None:
@@ -223,6 +227,9 @@ class Supervisor:
 
     def _start_worker(self) -> None:
         self._startup_ranks.assign(self._pool.start())
+
+    def _receive(self, worker: WorkerHandle, message: ToAgent | Unknown) -> None:
+        self._messages.handle(worker, message)
 
     def _worker_ended(self) -> None:
         self._check_completed()

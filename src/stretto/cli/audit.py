@@ -17,6 +17,7 @@ from stretto.core.audit import FINDINGS, Audit, audit
 from stretto.core.errors import RunNotFound, UsageError
 from stretto.core.journal import End, Parser, Record, Switch
 from stretto.core.journal_merge import merge
+from stretto.core.json_types import JsonObject, to_object
 from stretto.core.text import quantity
 
 NOTHING = 2
@@ -98,8 +99,8 @@ def _folders(names: list[str], runs: Path | None) -> list[RunFolder]:
     return folders
 
 
-def _job(folder: RunFolder) -> dict[str, Any]:
-    return (folder.read(folder.request) or {}).get("job") or {}
+def _job(folder: RunFolder) -> JsonObject:
+    return to_object((folder.read(folder.request) or {}).get("job"))
 
 
 def _read(folder: RunFolder) -> bytes:

@@ -71,7 +71,7 @@ def export(
 
 def vault_of(folder: RunFolder) -> CheckpointStorage:
     """Where a run's checkpoints lie. `UsageError` if it has none by request."""
-    options = RunOptions.read(folder.read(folder.request) or {})
+    options = RunOptions.from_dict(folder.read(folder.request) or {})
     if options.checkpoints is None:
         raise UsageError(f"run {folder.name!r} was started without --checkpoint DIR: it has saved nothing")
     return open_vault(options.checkpoints.url)

@@ -32,6 +32,7 @@ from stretto.cli.options import (
 from stretto.cli.printing import emit, show
 from stretto.cli.targets import client, folder_of, on_server, run_status
 from stretto.core.errors import JobFailed
+from stretto.core.json_types import to_int, to_list
 from stretto.core.text import quantity
 
 POLL_S = 0.1
@@ -70,7 +71,7 @@ def scale(
     if output is not OutputFormat.TABLE:
         return emit(status, output)
     if wait:
-        return print(f"{folder.name}: {quantity(status['members'], 'worker')}")
+        return print(f"{folder.name}: {quantity(to_int(status['members']), 'worker')}")
     same = status["members"] == workers and status.get("settled", True)
     print(f"{folder.name}: {'already at ' if same else ''}{quantity(workers, 'worker')}{'' if same else ' wanted'}")
 
@@ -144,7 +145,7 @@ def drain(
     if json:
         return emit(answer)
     if not answer["stops"]:
-        print(f"agent {answer['agent']}: {quantity(len(answer['leaving']), 'worker')} to leave at the next step boundary")
+        print(f"agent {answer['agent']}: {quantity(len(to_list(answer['leaving'])), 'worker')} to leave at the next step boundary")
     elif answer["checkpoint"]:
         print(f"agent {answer['agent']} is the last one: the job stops at the next step boundary, with a checkpoint")
     else:

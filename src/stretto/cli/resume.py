@@ -96,11 +96,11 @@ def _options(folder: RunFolder, *, workers: str | None, start: int | None, allow
         )
     if alive(folder):
         raise UsageError(f"run {folder.name!r} runs: stop it first with `stretto stop {folder.name}`")
-    options = RunOptions.read(document)
+    options = RunOptions.from_dict(document)
     if options.checkpoints is None:
         raise UsageError(f"run {folder.name!r} was started without --checkpoint: there is nothing to go on from")
     try:
-        os.chdir(document.get("cwd", "."))
+        os.chdir(str(document.get("cwd", ".")))
     except OSError as error:
         raise UsageError(
             f"the folder that the run was started in, {document.get('cwd')}, cannot be entered: {error.strerror}"

@@ -62,7 +62,7 @@ def open_restarting(options: RunOptions) -> RunFolder:
         )
     options.validate()
     folder = create(options.runs, name=options.name, script=options.script)
-    write_json(folder.request, {"name": folder.name, **options.document(), "restart_mode": True, "version": VERSION})
+    write_json(folder.request, {"name": folder.name, **options.to_dict(), "restart_mode": True, "version": VERSION})
     return folder
 
 
@@ -79,8 +79,8 @@ def replay_run(options: RunOptions, old: RunFolder, *, watch: Watch, quiet: bool
     try:
         watch(folder, lambda observer: run(options, folder, observer=observer))
     except Exit as end:
-        result = folder.read(folder.result) or {}
-        same = replay.same(old, result.get("digest"))
+        digest = (folder.read(folder.result) or {}).get("digest")
+        same = replay.same(old, str(digest) if digest else None)
         if end.exit_code == 0 and same is False:
             print(
                 f"error: the digest is not that of {old.name}: was the script, the data or the environment another?",

@@ -14,6 +14,7 @@ from stretto.agent.hosts.store_options import StoreOptions
 from stretto.cli.options import OutputFormat
 from stretto.cli.printing import emit, table
 from stretto.core.errors import JobFailed, UsageError
+from stretto.core.json_types import to_int, to_object
 from stretto.core.text import quantity
 from stretto.membership import store_schema
 
@@ -75,7 +76,7 @@ async def scale(shared: StoreOptions, run: str, workers: int, output: OutputForm
 
 def _check(seen: JobListing, workers: int) -> None:
     job = seen.job
-    least, most, slices = int(job["least"]), int(job["most"]), int(job.get("slices") or 0)
+    least, most, slices = to_int(job["least"]), to_int(job["most"]), to_int(job.get("slices"))
     if not least <= workers <= most:
         raise UsageError(
             f"{quantity(workers, 'worker')} would be out of this job's bounds, {least} to {most}: choose a number "
@@ -93,7 +94,7 @@ async def stop(shared: StoreOptions, run: str, output: OutputFormat, *, now: boo
     async with Directory(shared) as directory:
         await directory.find(run)
         await directory.write(run, store_schema.STOP, {"now": now})
-        seen = await directory.look(run)
+        seen = await directory.read_job(run)
         if wait:
             seen = await _until(directory, run, lambda one: not one.job or one.state == "stopped", timeout_s=timeout_s, why="end")
     if output is not OutputFormat.TABLE:
@@ -125,7 +126,7 @@ async def logs(shared: StoreOptions, run: str, *, follow: bool, worker: str | No
             if not follow:
                 return
             await asyncio.sleep(POLL_S)
-            seen = await directory.look(run)
+            seen = await directory.read_job(run)
             if not seen.job:
                 return
 
@@ -141,10 +142,11 @@ async def _print_log(directory: Directory, seen: JobListing, agent: str, places:
             print(f"agent {agent} does not answer: {error}", file=sys.stderr)
             return
         more = False
-        for stem, piece in answer["pieces"].items():
-            places[stem], more = int(piece["place"]), True
+        for stem, piece in to_object(answer["pieces"]).items():
+            log = to_object(piece)
+            places[stem], more = to_int(log["place"]), True
             label = f"{agent}.w{stem.removeprefix('worker-')}" if stem.startswith("worker-") else f"{agent}.{stem}"
-            for line in piece["text"].splitlines():
+            for line in str(log["text"]).splitlines():
                 sys.stdout.write(f"[{label}] {line}\n")
     sys.stdout.flush()
 
@@ -152,7 +154,7 @@ async def _print_log(directory: Directory, seen: JobListing, agent: str, places:
 async def _until(directory: Directory, name: str, what: Callable[[JobListing], bool], *, timeout_s: float, why: str) -> JobListing:
     deadline = time.monotonic() + timeout_s
     while True:
-        seen = await directory.look(name)
+        seen = await directory.read_job(name)
         if what(seen):
             return seen
         if time.monotonic() > deadline or (not seen.job and why != "end"):

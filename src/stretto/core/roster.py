@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
-from stretto.core.json_types import JsonObject
+from stretto.core.json_types import JsonObject, JsonValue, to_address, to_int, to_list, to_object
 from stretto.core.slices import Span
 
 
@@ -28,10 +27,9 @@ class Member:
         }
 
     @staticmethod
-    def from_dict(document: dict[str, Any]) -> Member:
-        low, high = document["slices"]
-        host, port = document["address"]
-        return Member(document["worker"], document["agent"], (str(host), int(port)), Span(int(low), int(high)))
+    def from_dict(document: JsonObject) -> Member:
+        low, high = map(to_int, to_list(document["slices"]))
+        return Member(str(document["worker"]), str(document["agent"]), to_address(document["address"]), Span(low, high))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +73,20 @@ class Roster:
         }
 
     @staticmethod
-    def from_dict(document: dict[str, Any]) -> Roster:
+    def from_dict(document: JsonObject) -> Roster:
+        tick = document["tick"]
         return Roster(
-            number=int(document["number"]),
-            members=tuple(Member.from_dict(member) for member in document["members"]),
-            base=int(document["base"]),
+            number=to_int(document["number"]),
+            members=tuple(Member.from_dict(to_object(member)) for member in to_list(document["members"])),
+            base=to_int(document["base"]),
             rescue=bool(document["rescue"]),
-            tick=document["tick"],
-            term=int(document["term"]),
+            tick=None if tick is None else to_int(tick),
+            term=to_int(document["term"]),
             cause=str(document["cause"]),
-            left=tuple(document["left"]),
-            joined=tuple(document.get("joined", ())),
+            left=_names(document["left"]),
+            joined=_names(document.get("joined")),
         )
+
+
+def _names(value: JsonValue) -> tuple[str, ...]:
+    return tuple(map(str, to_list(value)))

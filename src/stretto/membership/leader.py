@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from stretto.core.json_types import to_int
 from stretto.membership import store_schema
 from stretto.membership.lease_session import LeaseSession
 from stretto.membership.protocol import Action, LeaderView, decide, over
@@ -40,7 +41,7 @@ def assume(entries: Entries, held: Leadership | None, *, agent: str, lease: int,
     guard = Guard(store_schema.LEADER, store_schema.revision(entries, store_schema.LEADER))
     if held is not None and held.guard == guard:
         return held
-    return Leadership(guard, int(leader["term"]), MissingAgents(timing, now))
+    return Leadership(guard, to_int(leader["term"]), MissingAgents(timing, now))
 
 
 def look(entries: Entries, office: Leadership, *, now: float) -> LeaderView:
@@ -73,7 +74,7 @@ def next_writes(entries: Entries, view: LeaderView, office: Leadership) -> list[
 def _retarget(entries: Entries, view: LeaderView, office: Leadership) -> Write | None:
     agents = store_schema.under(entries, store_schema.AGENTS)
     slots = {
-        agent: 0 if document.get("draining") or shut_out(view, agent) else int(document.get("slots", 1))
+        agent: 0 if document.get("draining") or shut_out(view, agent) else to_int(document.get("slots"), 1)
         for agent, document in agents.items()
     }
     wanted = targets(view, slots=slots, dismissed=store_schema.under(entries, store_schema.DISMISSED))
@@ -161,7 +162,7 @@ class Leader:
 
     async def _revive(self, entries: Entries) -> bool:
         assert self.office is not None
-        life = int(store_schema.value(entries, store_schema.OUTCOME)["life"])
+        life = to_int(store_schema.value(entries, store_schema.OUTCOME)["life"])
         return self._on_lost(life) and await self._commit(store_schema.revive(entries, office=self.office.guard))
 
     async def _commit(self, write: Write) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from stretto.membership.store_schema import AGENTS, text
 from stretto.membership.stores.store import Guard, Put, Store, StoreError
@@ -54,7 +53,7 @@ class LeaseSession:
         self._written: dict[str, str | None] = {}
         self._news = asyncio.Event()
 
-    def put(self, key: str, document: Mapping[str, Any] | None) -> None:
+    def put(self, key: str, document: Mapping[str, object] | None) -> None:
         """What shall be under this key from now on; None for nothing."""
         self._wanted[key] = None if document is None else text(document)
         self._news.set()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+
+from stretto.core.json_types import JsonObject, to_int, to_list, to_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,25 +32,26 @@ class Ranks:
     def agent(self, worker: str) -> str:
         return self.holders[worker][1] if worker in self.holders else ""
 
-    def document(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return {
             "life": self.life,
             "chief": self.chief,
             "passed": self.passed,
-            "holders": {worker: list(held) for worker, held in self.holders.items()},
+            "holders": {worker: [rank, agent] for worker, (rank, agent) in self.holders.items()},
             "terms": {kind: dict(values) for kind, values in self.terms.items()},
         }
 
     @staticmethod
-    def read(document: Mapping[str, Any]) -> Ranks:
-        held = {str(worker): (int(rank), str(agent)) for worker, (rank, agent) in dict(document.get("holders", {})).items()}
-        return Ranks(
-            int(document.get("life", 0)),
-            str(document.get("chief", "")),
-            int(document.get("passed", 0)),
-            held,
-            dict(document.get("terms", {})),
-        )
+    def from_dict(document: JsonObject) -> Ranks:
+        holders: dict[str, tuple[int, str]] = {}
+        for worker, holder in to_object(document.get("holders")).items():
+            rank, agent = to_list(holder)
+            holders[worker] = (to_int(rank), str(agent))
+        terms = {
+            kind: {name: str(value) for name, value in to_object(values).items()}
+            for kind, values in to_object(document.get("terms")).items()
+        }
+        return Ranks(to_int(document.get("life")), str(document.get("chief", "")), to_int(document.get("passed")), holders, terms)
 
 
 def take(ranks: Ranks, worker: str, *, agent: str, life: int, began: bool, gone: set[str]) -> Ranks:

@@ -6,7 +6,7 @@
 | `life` | `{life}`: how often the job has begun, from 1 on | leader | |
 | `wanted` | `{workers}`: the number of workers asked for | anybody | |
 | `agents/ID` | `{agent, slots, unreached, …}`: a node that may run up to `slots` workers | the agent | agent's |
-| `workers/ID` | `WorkerStatus.document()` | the agent | agent's |
+| `workers/ID` | `WorkerStatus.to_dict()` | the agent | agent's |
 | `leader` | `{agent, term, lease}` | the leader | agent's |
 | `term` | `{term}`: of the last leader | the leader | |
 | `roster` | `Roster.to_dict()`: the last one published | leader | |
@@ -37,8 +37,8 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
+from stretto.core.json_types import JsonObject, to_int, to_list, to_object
 from stretto.core.roster import Roster
 from stretto.membership.leader_view import Cuts
 from stretto.membership.protocol import Action, Break, Dismiss, Fail, LeaderView, Lost, Phase, Publish, WorkerStatus
@@ -73,22 +73,23 @@ class Write:
     guards: tuple[Guard, ...] = ()
 
 
-def text(document: Mapping[str, Any]) -> str:
+def text(document: Mapping[str, object]) -> str:
     return json.dumps(document, sort_keys=True, separators=(",", ":"))
 
 
 @lru_cache(maxsize=1024)
-def _parse(document: str) -> dict[str, Any]:
-    return json.loads(document)
+def _parse(document: str) -> JsonObject:
+    return to_object(json.loads(document))
 
 
-def value(entries: Entries, key: str) -> dict[str, Any]:
+def value(entries: Entries, key: str) -> JsonObject:
     """The document under a key; empty where there is none."""
     entry = entries.get(key)
     return dict(_parse(entry.value)) if entry else {}
 
 
-def under(entries: Entries, prefix: str) -> dict[str, dict[str, Any]]:
+def under(entries: Entries, prefix: str) -> dict[str, JsonObject]:
+    """The documents under a prefix, by the rest of their keys."""
     return {key.removeprefix(prefix): value(entries, key) for key in entries if key.startswith(prefix)}
 
 
@@ -104,7 +105,7 @@ def _read_roster(document: str) -> Roster:
 
 @lru_cache(maxsize=4096)
 def _read_status(document: str) -> WorkerStatus:
-    return WorkerStatus.read(json.loads(document))
+    return WorkerStatus.from_dict(json.loads(document))
 
 
 def roster(entries: Entries) -> Roster | None:
@@ -113,7 +114,18 @@ def roster(entries: Entries) -> Roster | None:
 
 
 def broken(entries: Entries) -> int:
-    return int(value(entries, BROKEN).get("number", 0))
+    return to_int(value(entries, BROKEN).get("number"))
+
+
+def leader(entries: Entries) -> str | None:
+    """The agent that leads."""
+    agent = value(entries, LEADER).get("agent")
+    return str(agent) if agent else None
+
+
+def life_number(entries: Entries) -> int:
+    """How often the job has begun, from 1 on."""
+    return to_int(value(entries, LIFE).get("life"), 1)
 
 
 def statuses(entries: Entries) -> dict[str, WorkerStatus]:
@@ -125,15 +137,15 @@ def view(
 ) -> LeaderView:
     """What the leader decides from."""
     job = value(entries, JOB)
-    least, most = int(job.get("least", 1)), int(job.get("most", 1))
+    least, most = to_int(job.get("least"), 1), to_int(job.get("most"), 1)
     return LeaderView(
         roster=roster(entries),
         broken=broken(entries),
         workers=statuses(entries),
-        wanted=int(value(entries, WANTED).get("workers", most)),
+        wanted=to_int(value(entries, WANTED).get("workers"), most),
         least=least,
         most=most,
-        slices=int(job.get("slices", 0)),
+        slices=to_int(job.get("slices")),
         term=term,
         awaited=awaited,
         unfenced=unfenced,
@@ -145,7 +157,10 @@ def cuts(entries: Entries) -> Cuts:
     """What agents say of each other: one word is enough."""
     agents = under(entries, AGENTS)
     return frozenset(
-        frozenset((agent, other)) for agent, card in agents.items() for other in card.get("unreached") or () if other in agents
+        frozenset((agent, other))
+        for agent, card in agents.items()
+        for other in map(str, to_list(card.get("unreached")))
+        if other in agents
     )
 
 
@@ -153,7 +168,7 @@ def candidacy(entries: Entries, *, agent: str, lease: int) -> Write | None:
     """What makes this agent the leader, if there is none."""
     if LEADER in entries:
         return None
-    term = int(value(entries, TERM).get("term", 0)) + 1
+    term = to_int(value(entries, TERM).get("term")) + 1
     puts = (Put(LEADER, text({"agent": agent, "term": term, "lease": lease}), lease), Put(TERM, text({"term": term})))
     return Write(puts, (Guard(LEADER, 0), Guard(TERM, revision(entries, TERM))))
 
@@ -190,7 +205,7 @@ def revive(entries: Entries, *, office: Guard) -> Write:
     """Begins a new life after `Lost`: the next roster is a first one again, with a higher number than any before."""
     last = roster(entries)
     number = max(broken(entries), last.number if last else 0)
-    life = int(value(entries, LIFE).get("life", 1)) + 1
+    life = life_number(entries) + 1
     puts = (
         Put(LIFE, text({"life": life})),
         Put(BROKEN, text({"number": number, "reason": "a new life"})),
@@ -204,10 +219,10 @@ def _follows(entries: Entries, office: Guard) -> tuple[Guard, ...]:
     return (office, Guard(ROSTER, revision(entries, ROSTER)), Guard(BROKEN, revision(entries, BROKEN)))
 
 
-def _outcome(entries: Entries, follows: tuple[Guard, ...], document: dict[str, Any]) -> Write | None:
+def _outcome(entries: Entries, follows: tuple[Guard, ...], document: Mapping[str, object]) -> Write | None:
     if OUTCOME in entries:
         return None
-    life = int(value(entries, LIFE).get("life", 1))
+    life = life_number(entries)
     return Write((Put(OUTCOME, text({**document, "life": life})),), (*follows, Guard(OUTCOME, 0)))
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+
+from stretto.core.json_types import JsonObject, to_address, to_int
 
 
 class Phase(StrEnum):
@@ -66,13 +67,26 @@ class WorkerStatus:
         """It could still take part in an exchange."""
         return self.phase not in (Phase.GONE, Phase.FINISHED)
 
-    def document(self) -> dict[str, Any]:
-        fields = {name: getattr(self, name) for name in self.__slots__}
+    def to_dict(self) -> JsonObject:
+        fields: JsonObject = {name: getattr(self, name) for name in self.__slots__}
         return {**fields, "phase": self.phase.value, "address": list(self.address)}
 
     @staticmethod
-    def read(document: dict[str, Any]) -> WorkerStatus:
-        fields: dict[str, Any] = dict(document)
-        host, port = fields["address"]
-        fields.update(phase=Phase(fields["phase"]), address=(str(host), int(port)))
-        return WorkerStatus(**fields)
+    def from_dict(document: JsonObject) -> WorkerStatus:
+        tick, speed = document.get("tick"), document.get("speed", 1.0)
+        return WorkerStatus(
+            worker=str(document["worker"]),
+            agent=str(document["agent"]),
+            phase=Phase(document["phase"]),
+            order=to_int(document["order"]),
+            address=to_address(document["address"]),
+            slices=to_int(document.get("slices")),
+            shape=str(document.get("shape", "")),
+            prepared=to_int(document.get("prepared")),
+            roster=to_int(document.get("roster")),
+            halted=to_int(document.get("halted")),
+            tick=None if tick is None else to_int(tick),
+            leaving=bool(document.get("leaving")),
+            speed=float(speed) if isinstance(speed, int | float) else 1.0,
+            digest=str(document.get("digest", "")),
+        )

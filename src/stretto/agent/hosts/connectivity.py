@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from stretto.agent.hosts.join import Joined
 from stretto.agent.hosts.signed_rpc import PeerUnreachable, ask
 from stretto.core.errors import UsageError
+from stretto.core.json_types import JsonObject, to_address
 from stretto.membership import store_schema
 from stretto.membership.stores.store import StoreError
 
@@ -22,13 +22,12 @@ PROBE_LEASES = 1.5
 """An agent that has not answered within so many leases is not reached: 3 s, or more where the network is known to be slow."""
 AGAIN_S = 2.0
 
-Cards = Mapping[str, dict[str, Any]]
+Cards = Mapping[str, JsonObject]
 
 
-async def answer_probe(request: dict[str, Any], joined: Joined) -> dict[str, Any]:
-    """What the asked side does: it goes back to where the other one says that it is."""
-    host, port = request["back"]
-    answer = await ask((str(host), int(port)), "ping", token=joined.token, tls=joined.tls, timeout_s=_patience_s(joined) / 2)
+async def answer_probe(request: JsonObject, joined: Joined) -> JsonObject:
+    """The side of the host that is probed: it connects to the address that the other host says it has."""
+    answer = await ask(to_address(request["back"]), "ping", token=joined.token, tls=joined.tls, timeout_s=_patience_s(joined) / 2)
     return {"agent": joined.agent, "found": answer["agent"]}
 
 
@@ -37,9 +36,9 @@ async def prove(joined: Joined, address: tuple[str, int]) -> None:
     not answer may have died: only what is still there when their leases would have run out is believed."""
     if await _stranded(joined, address):
         await asyncio.sleep(joined.timing.settle_s + joined.timing.renewal_s)
-        found = await _stranded(joined, address)
-        if found:
-            raise UsageError(found)
+        problem = await _stranded(joined, address)
+        if problem:
+            raise UsageError(problem)
 
 
 async def _stranded(joined: Joined, address: tuple[str, int]) -> str:
@@ -49,30 +48,35 @@ async def _stranded(joined: Joined, address: tuple[str, int]) -> str:
     except StoreError as error:
         raise UsageError(f"the store stopped answering: {error}") from None
     others = dict(list(store_schema.under(entries, store_schema.AGENTS).items())[:PROBES])
-    found = await unreached(others, joined, address)
-    return next(iter(found.values())) if found and len(found) == len(others) else ""
+    problems = await unreached(others, joined, address)
+    return next(iter(problems.values())) if problems and len(problems) == len(others) else ""
 
 
 async def unreached(others: Cards, joined: Joined, address: tuple[str, int]) -> dict[str, str]:
     """What is wrong between this host and each of these, where something is."""
     limit = asyncio.Semaphore(PROBES)
 
-    async def look(name: str) -> str:
+    async def probe(name: str) -> str:
         async with limit:
             return await _probe(joined, name, others[name], address)
 
-    problems = await asyncio.gather(*map(look, others))
+    problems = await asyncio.gather(*map(probe, others))
     return {name: problem for name, problem in zip(others, problems, strict=True) if problem}
 
 
-async def _probe(joined: Joined, name: str, card: Mapping[str, Any], address: tuple[str, int]) -> str:
+async def _probe(joined: Joined, name: str, card: JsonObject, address: tuple[str, int]) -> str:
     """What is wrong between this host and another one, or nothing."""
     if not card.get("address"):
         return ""
-    host, (there, port) = card.get("host", name), card["address"]
+    host = card.get("host", name)
     try:
         answer = await ask(
-            (there, int(port)), "probe", token=joined.token, tls=joined.tls, timeout_s=_patience_s(joined), back=list(address)
+            to_address(card["address"]),
+            "probe",
+            token=joined.token,
+            tls=joined.tls,
+            timeout_s=_patience_s(joined),
+            back=list(address),
         )
     except PeerUnreachable as error:
         return (

@@ -1,16 +1,17 @@
-"""Jobs of a store as somebody sees them who is not part of them: for the verbs of the command line, from any host."""
+"""The jobs of a store, for the verbs of the command line. Reads and asks from any host, without joining a job."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from stretto.agent.control_server import Answer
 from stretto.agent.hosts.signed_rpc import ask
 from stretto.agent.hosts.store_factory import Opened, open_store
 from stretto.agent.hosts.store_options import StoreOptions
 from stretto.core.errors import UsageError
+from stretto.core.json_types import JsonObject, JsonValue, to_address
 from stretto.membership import store_schema
 from stretto.membership.stores.store import Put, StoreEntry, StoreError
 from stretto.membership.worker_status import Phase
@@ -27,11 +28,11 @@ class JobListing:
     entries: Mapping[str, StoreEntry]
 
     @property
-    def job(self) -> dict[str, Any]:
+    def job(self) -> JsonObject:
         return store_schema.value(self.entries, store_schema.JOB)
 
     @property
-    def agents(self) -> dict[str, dict[str, Any]]:
+    def agents(self) -> dict[str, JsonObject]:
         return store_schema.under(self.entries, store_schema.AGENTS)
 
     @property
@@ -52,10 +53,10 @@ class JobListing:
     @property
     def settled(self) -> bool:
         """The last roster is in effect on all of its members."""
-        roster, known = store_schema.roster(self.entries), store_schema.statuses(self.entries)
+        roster, statuses = store_schema.roster(self.entries), store_schema.statuses(self.entries)
         if roster is None or store_schema.broken(self.entries) >= roster.number:
             return False
-        return all(worker in known and known[worker].roster >= roster.number for worker in roster.workers)
+        return all(worker in statuses and statuses[worker].roster >= roster.number for worker in roster.workers)
 
     @property
     def chief(self) -> str | None:
@@ -70,15 +71,16 @@ class JobListing:
                 return agent
         raise UsageError(f"job {self.name!r} has no agent {name!r}: it has {', '.join(self.agents) or 'none'}")
 
-    def row(self) -> dict[str, Any]:
-        job, known = self.job, store_schema.statuses(self.entries)
-        hosts = [
+    def row(self) -> JsonObject:
+        """What the listing of jobs shows."""
+        job, statuses = self.job, store_schema.statuses(self.entries)
+        hosts: list[JsonValue] = [
             {
                 "agent": agent,
                 **{name: card.get(name) for name in ("host", "address", "slots", "folder")},
                 "draining": bool(card.get("draining")),
                 "unreached": card.get("unreached") or [],
-                "workers": sum(one.agent == agent and one.phase is not Phase.GONE for one in known.values()),
+                "workers": sum(status.agent == agent and status.phase is not Phase.GONE for status in statuses.values()),
             }
             for agent, card in self.agents.items()
         ]
@@ -91,13 +93,13 @@ class JobListing:
             "most": job.get("most"),
             "slices": job.get("slices"),
             "wanted": store_schema.value(self.entries, store_schema.WANTED).get("workers"),
-            "leader": store_schema.value(self.entries, store_schema.LEADER).get("agent"),
+            "leader": store_schema.leader(self.entries),
             "hosts": hosts,
         }
 
 
 class Directory:
-    """A store, opened for a moment. Nothing here is part of any job."""
+    """A store that is open for one command, which is no part of any job."""
 
     def __init__(self, shared: StoreOptions) -> None:
         self._shared = shared
@@ -113,43 +115,44 @@ class Directory:
             await self._opened.close()
 
     async def jobs(self) -> list[JobListing]:
-        found: dict[str, dict[str, StoreEntry]] = {}
+        jobs: dict[str, dict[str, StoreEntry]] = {}
         for entry in await self._read(""):
             name, _, key = entry.key.partition("/")
-            found.setdefault(name, {})[key] = StoreEntry(key, entry.value, entry.revision, entry.created)
-        return [JobListing(name, entries) for name, entries in sorted(found.items())]
+            jobs.setdefault(name, {})[key] = StoreEntry(key, entry.value, entry.revision, entry.created)
+        return [JobListing(name, entries) for name, entries in sorted(jobs.items())]
 
     async def find(self, name: str) -> JobListing:
         """A job that has not ended."""
-        seen = await self.look(name)
-        if not seen.job:
-            known = [one.name for one in await self.jobs() if one.job]
-            ended = store_schema.value(seen.entries, store_schema.ENDED)
-            why = f" any more: it is {ended['state']}" if ended else f": it has {', '.join(known) or 'no jobs'}"
+        listing = await self.read_job(name)
+        if not listing.job:
+            names = [other.name for other in await self.jobs() if other.job]
+            ended = store_schema.value(listing.entries, store_schema.ENDED)
+            why = f" any more: it is {ended['state']}" if ended else f": it has {', '.join(names) or 'no jobs'}"
             raise UsageError(f"{self._shared.url} has no job {name!r}{why}")
-        return seen
+        return listing
 
-    async def look(self, name: str) -> JobListing:
+    async def read_job(self, name: str) -> JobListing:
         prefix = f"{name}/"
         entries = [
-            StoreEntry(one.key.removeprefix(prefix), one.value, one.revision, one.created) for one in await self._read(prefix)
+            StoreEntry(entry.key.removeprefix(prefix), entry.value, entry.revision, entry.created)
+            for entry in await self._read(prefix)
         ]
-        return JobListing(name, {one.key: one for one in entries})
+        return JobListing(name, {entry.key: entry for entry in entries})
 
-    async def write(self, job: str, key: str, document: Mapping[str, Any]) -> None:
+    async def write(self, job: str, key: str, document: Mapping[str, object]) -> None:
         assert self._opened is not None
         try:
             await self._opened.store.commit([Put(f"{job}/{key}", store_schema.text(document))])
         except StoreError as error:
             raise UsageError(f"the store did not answer, so it is not known whether this was heard ({error}): ask again") from None
 
-    async def ask(self, seen: JobListing, agent: str, verb: str, **arguments: Any) -> dict[str, Any]:
-        host, port = seen.agents[agent]["address"]
+    async def ask(self, listing: JobListing, agent: str, verb: str, **arguments: object) -> Answer:
+        address = to_address(listing.agents[agent]["address"])
         tls = self._shared.client_tls(agents=True)
-        if seen.job.get("tls") and tls is None:
-            raise UsageError(f"agents of job {seen.name!r} speak TLS: give --store-ca, --store-cert and --store-key here too")
-        tls = tls if seen.job.get("tls") else None
-        return await ask((host, int(port)), verb, token=str(seen.job["token"]), tls=tls, timeout_s=ASK_S, **arguments)
+        if listing.job.get("tls") and tls is None:
+            raise UsageError(f"agents of job {listing.name!r} speak TLS: give --store-ca, --store-cert and --store-key here too")
+        tls = tls if listing.job.get("tls") else None
+        return await ask(address, verb, token=str(listing.job["token"]), tls=tls, timeout_s=ASK_S, **arguments)
 
     async def _read(self, prefix: str) -> list[StoreEntry]:
         assert self._opened is not None

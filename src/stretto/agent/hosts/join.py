@@ -1,4 +1,4 @@
-"""Joining a job through its store, or beginning it: compares what must be equal on all hosts, and names the agent.
+"""Joining a job through its store, or beginning it: compares what must be equal on all hosts and names the agent.
 
 The first agent writes the job's card under the key `job`. Later agents compare their own with it, so that a wrong script or version
 is refused before any worker starts. A job whose agents are all gone begins anew under the same name.
@@ -13,15 +13,15 @@ import secrets
 import ssl
 import time
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stretto.agent.hosts.address import choose_address
 from stretto.agent.hosts.store_factory import Opened, open_store
 from stretto.agent.hosts.store_options import StoreOptions, default_slots
 from stretto.core.errors import UsageError
+from stretto.core.json_types import JsonObject, JsonValue, to_int
 from stretto.core.version import VERSION
 from stretto.membership import store_schema
 from stretto.membership.stores.store import Guard, Put, Store, StoreError
@@ -84,8 +84,8 @@ class Joined:
         return self.opened.store
 
 
-def card(options: RunOptions) -> dict[str, Any]:
-    """What this host was started with, as far as it has to be alike."""
+def card(options: RunOptions) -> JsonObject:
+    """The options of this host that must be equal on all hosts."""
     assert options.shared is not None
     timing = options.shared.timing()
     try:
@@ -124,22 +124,22 @@ async def join(options: RunOptions, shared: StoreOptions) -> Joined:
     return Joined(
         opened,
         shared.job,
-        document["id"],
-        document["token"],
+        str(document["id"]),
+        str(document["token"]),
         agent,
         host,
         slots,
         shared.timing(),
-        document["run_id"],
+        str(document["run_id"]),
         life,
         shared.client_tls(agents=True),
     )
 
 
-async def _enter(store: Store, options: RunOptions, shared: StoreOptions) -> tuple[dict[str, Any], int]:
+async def _enter(store: Store, options: RunOptions, shared: StoreOptions) -> tuple[JsonObject, int]:
     """The job's card, which is this agent's own where there is no such job, and the number of its life."""
     own = card(options)
-    fresh = {
+    fresh: JsonObject = {
         **own,
         "slices": 0,
         "id": uuid.uuid4().hex,
@@ -172,11 +172,9 @@ async def _enter(store: Store, options: RunOptions, shared: StoreOptions) -> tup
                 if time.monotonic() > refused_at:
                     raise UsageError(different)
             elif store_schema.OUTCOME not in entries or store_schema.value(entries, store_schema.OUTCOME).get("state") == "lost":
-                return job, int(store_schema.value(entries, store_schema.LIFE).get("life", 1)) + int(
-                    store_schema.OUTCOME in entries
-                )
+                return job, store_schema.life_number(entries) + int(store_schema.OUTCOME in entries)
         else:
-            life = int(store_schema.value(entries, store_schema.LIFE).get("life", 1))
+            life = store_schema.life_number(entries)
             alone = alone if alone is not None and alone[0] == life else (life, time.monotonic())
             if await _take_over(store, entries, own, alone_s=time.monotonic() - alone[1], timing=shared.timing()):
                 return job, life + 1
@@ -187,9 +185,7 @@ async def _enter(store: Store, options: RunOptions, shared: StoreOptions) -> tup
     )
 
 
-async def _take_over(
-    store: Store, entries: store_schema.Entries, own: Mapping[str, Any], *, alone_s: float, timing: Timeouts
-) -> bool:
+async def _take_over(store: Store, entries: store_schema.Entries, own: JsonObject, *, alone_s: float, timing: Timeouts) -> bool:
     """A job without agents. They may come back after an outage of the store, and where it goes on from a checkpoint they may still
     be training meanwhile: until their fence they are waited for. True where this agent has begun the job's next life."""
     job = store_schema.value(entries, store_schema.JOB)
@@ -211,7 +207,7 @@ async def _take_over(
     return False
 
 
-def _not_ended(ended: Mapping[str, Any], own: Mapping[str, Any], shared: StoreOptions) -> None:
+def _not_ended(ended: JsonObject, own: JsonObject, shared: StoreOptions) -> None:
     if ended.get("state") == "finished" and all(ended.get(name) == own[name] for name in ALIKE):
         raise AlreadyEnded(
             f"job {shared.job!r} has just finished without this host, with digest {ended.get('digest')}: to train "
@@ -219,19 +215,19 @@ def _not_ended(ended: Mapping[str, Any], own: Mapping[str, Any], shared: StoreOp
         )
 
 
-def _difference(own: Mapping[str, Any], job: Mapping[str, Any], shared: StoreOptions) -> str:
+def _difference(own: JsonObject, job: JsonObject, shared: StoreOptions) -> str:
     """Why this host cannot be part of that job, or nothing."""
-    for name, said in ALIKE.items():
+    for name, difference in ALIKE.items():
         if own[name] != job.get(name):
             return (
-                f"host {shared.label} was started with {said}; job {shared.job!r}, begun by host {job.get('host')}, has "
+                f"host {shared.label} was started with {difference}; job {shared.job!r}, begun by host {job.get('host')}, has "
                 f"{name}={_shown(job.get(name))}, this host {_shown(own[name])}. If it is meant to be another job, choose "
                 "another --job"
             )
     return ""
 
 
-def _shown(value: Any) -> str:
+def _shown(value: JsonValue) -> str:
     return " ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
 
 
@@ -240,7 +236,7 @@ async def _name(store: Store, host: str) -> str:
     for _ in range(TRIES):
         key = store_schema.JOINS + host
         entries = {entry.key: entry for entry in (await store.read(key))[0]}
-        count = int(store_schema.value(entries, key).get("count", 0)) + 1
+        count = to_int(store_schema.value(entries, key).get("count")) + 1
         if await store.commit(
             [Put(key, store_schema.text({"count": count}))], guards=[Guard(key, store_schema.revision(entries, key))]
         ):
@@ -248,7 +244,7 @@ async def _name(store: Store, host: str) -> str:
     raise UsageError(f"host {host} could not get a name in the job: too many agents of that name start at once")
 
 
-async def retire(joined: Joined, *, state: str, digest: str | None, card: Mapping[str, Any]) -> None:
+async def retire(joined: Joined, *, state: str, digest: str | None, card: JsonObject) -> None:
     """Called after this agent has left: the last one clears the job away. An agent that serves the store waits for the others."""
     with contextlib.suppress(StoreError, TimeoutError):
         async with asyncio.timeout(LEAVE_S):
@@ -270,10 +266,8 @@ async def retire(joined: Joined, *, state: str, digest: str | None, card: Mappin
 
 async def _mark_resumable(store: Store, entries: store_schema.Entries) -> None:
     """For a job that was stopped with a checkpoint: the same command continues it without waiting for other agents."""
-    job, guard = (
-        store_schema.value(entries, store_schema.JOB),
-        Guard(store_schema.JOB, store_schema.revision(entries, store_schema.JOB)),
-    )
+    job = store_schema.value(entries, store_schema.JOB)
+    guard = Guard(store_schema.JOB, store_schema.revision(entries, store_schema.JOB))
     await store.commit(
         [
             Put(store_schema.JOB, store_schema.text({**job, "rests": True})),
@@ -284,7 +278,7 @@ async def _mark_resumable(store: Store, entries: store_schema.Entries) -> None:
     )
 
 
-async def _tombstone(joined: Joined, entries: store_schema.Entries, document: dict[str, Any]) -> None:
+async def _tombstone(joined: Joined, entries: store_schema.Entries, document: JsonObject) -> None:
     lease = await joined.store.grant(TOMB_S)
     await _clear(joined.store, entries, last=Put(store_schema.ENDED, store_schema.text(document), lease))
 
@@ -292,8 +286,8 @@ async def _tombstone(joined: Joined, entries: store_schema.Entries, document: di
 async def _clear(store: Store, entries: store_schema.Entries, *, last: Put | None = None) -> None:
     """Deletes a job whose agents are gone, unless another agent did. The card goes last, because it guards the rest."""
     guard = Guard(store_schema.JOB, store_schema.revision(entries, store_schema.JOB))
-    names = [key for key in entries if key not in (store_schema.JOB, store_schema.ENDED)]
-    for low in range(0, len(names), DELETED_AT_ONCE):
-        if await store.commit([Put(name, None) for name in names[low : low + DELETED_AT_ONCE]], guards=[guard]) is None:
+    keys = [key for key in entries if key not in (store_schema.JOB, store_schema.ENDED)]
+    for low in range(0, len(keys), DELETED_AT_ONCE):
+        if await store.commit([Put(key, None) for key in keys[low : low + DELETED_AT_ONCE]], guards=[guard]) is None:
             return
     await store.commit([Put(store_schema.JOB, None), *([last] if last is not None else [])], guards=[guard])

@@ -7,14 +7,14 @@ failure) goes through the store.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stretto.agent.completion import RunOutcome
 from stretto.agent.hosts.connectivity import Connectivity
 from stretto.agent.hosts.join import Joined
 from stretto.agent.workers.failure_policy import Failure
+from stretto.core.json_types import JsonObject
 from stretto.membership.worker_status import Phase
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ STRANDED = 3
 class MultiHostJob:
     """An agent's place in a job on several hosts."""
 
-    def __init__(self, context: JobContext, joined: Joined, *, card: Mapping[str, Any]) -> None:
-        """`card` is what the other agents know of this one, with the address where they reach it."""
+    def __init__(self, context: JobContext, joined: Joined, *, address: tuple[str, int]) -> None:
+        """`address` is where the other agents reach this one."""
         self.joined = joined
         self._context = context
         self._order = 0
         self._waiting = False
-        self._connectivity = Connectivity(joined, card["address"], others=self._peers, report=self._report_unreached)
+        self._connectivity = Connectivity(joined, address, others=self._peers, report=self._report_unreached)
 
     # ---- names
 
@@ -53,7 +53,7 @@ class MultiHostJob:
         """A connection between hosts has failed: finds out whether it is the network."""
         self._context.tasks.spawn(self._connectivity.check())
 
-    def _peers(self) -> dict[str, dict[str, Any]]:
+    def _peers(self) -> dict[str, JsonObject]:
         coordination = self._context.coordination
         if coordination.cut_off:
             return {}

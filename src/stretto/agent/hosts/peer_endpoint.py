@@ -1,22 +1,23 @@
-"""This agent as the other hosts see it: its card in the store, the port for their requests, its logs."""
+"""What an agent offers the other hosts: its card in the store, a port for their requests, its logs."""
 
 from __future__ import annotations
 
 import os
 import re
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from stretto.agent.completion import RunOutcome
-from stretto.agent.control_server import Answer, Handler
+from stretto.agent.control_server import Handler
 from stretto.agent.hosts.connectivity import answer_probe, prove
 from stretto.agent.hosts.join import Joined, card, join, retire
 from stretto.agent.hosts.signed_rpc import Listener
 from stretto.agent.options import RunOptions
 from stretto.agent.records.run_folder import RunFolder, write_json
 from stretto.core.errors import UsageError
+from stretto.core.json_types import JsonObject, to_int
 
 PIECE_BYTES = 256 << 10
 
@@ -26,8 +27,8 @@ class PeerEndpoint:
     """This agent's card in the store, and the port that the other hosts' requests come to."""
 
     joined: Joined
-    card: dict[str, Any]
-    alike: dict[str, Any]
+    card: JsonObject
+    alike: JsonObject
     listener: Listener
     folder: RunFolder
     _handle: Handler | None = None
@@ -35,8 +36,8 @@ class PeerEndpoint:
     def answer_with(self, handle: Handler) -> None:
         self._handle = handle
 
-    async def handle(self, request: dict[str, Any]) -> Answer:
-        """What another host asks: whether we are here, whether it can be reached from here, our logs, and the run's verbs."""
+    async def handle(self, request: JsonObject) -> Mapping[str, object]:
+        """Answers another host: `ping`, `probe` (whether it can be reached from here), `log`, and the verbs of the run."""
         match request["verb"]:
             case "ping":
                 return {"agent": self.joined.agent}
@@ -58,10 +59,14 @@ async def enter(options: RunOptions, folder: RunFolder) -> tuple[PeerEndpoint, R
     """Joins the job, and proves that its other hosts can be reached, and reach this one. The options of this agent."""
     assert options.shared is not None
     joined = await join(options, options.shared)
-    listener = Listener(lambda request: endpoint.handle(request), token=joined.token)
+
+    async def handle(request: JsonObject) -> Mapping[str, object]:
+        return await endpoint.handle(request)
+
+    listener = Listener(handle, token=joined.token)
     try:
         address = await listener.start(joined.host, tls=options.shared.server_tls() if options.shared.sealed else None)
-        shown = {
+        shown: JsonObject = {
             "host": options.shared.label,
             "address": list(address),
             "pid": os.getpid(),
@@ -94,14 +99,15 @@ def _log_paths(folder: RunFolder, worker: str | None) -> list[Path]:
     return sorted(paths, key=lambda path: int(path.stem.removeprefix("worker-")))
 
 
-def _read_log(folder: RunFolder, request: dict[str, Any]) -> dict[str, Any]:
+def _read_log(folder: RunFolder, request: JsonObject) -> JsonObject:
     """A piece of each log after the place that the reader has reached, and the new place: nothing is kept for the reader."""
     places = request.get("places") or {}
     if not isinstance(places, dict):
         raise UsageError("places must name logs with their places")
-    pieces: dict[str, Any] = {}
-    for path in _log_paths(folder, request.get("worker")):
-        place = int(places.get(path.stem, 0))
+    worker = request.get("worker")
+    pieces: JsonObject = {}
+    for path in _log_paths(folder, None if worker is None else str(worker)):
+        place = to_int(places.get(path.stem))
         with open(path, "rb") as file:
             file.seek(place)
             data = file.read(PIECE_BYTES)

@@ -13,10 +13,11 @@ import hmac
 import json
 import secrets
 import ssl
-from typing import Any
+from collections.abc import Mapping
 
 from stretto.agent.control_server import Answer, Handler
 from stretto.core.errors import StrettoError, UsageError
+from stretto.core.json_types import JsonObject, to_object
 
 LINE_BYTES = 4 << 20
 IDLE_S = 10.0
@@ -38,9 +39,10 @@ class Listener:
         self.address = ("", 0)
 
     async def start(self, host: str, *, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
-        handshake = {"ssl": tls, "ssl_handshake_timeout": IDLE_S} if tls is not None else {}
         try:
-            self._server = await asyncio.start_server(self._serve, host, 0, limit=LINE_BYTES, **handshake)
+            self._server = await asyncio.start_server(
+                self._serve, host, 0, limit=LINE_BYTES, ssl=tls, ssl_handshake_timeout=None if tls is None else IDLE_S
+            )
         except OSError as error:
             raise UsageError(
                 f"this host cannot listen at {host}: {error.strerror}; choose one of its own addresses with --interface"
@@ -69,8 +71,8 @@ class Listener:
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         challenge = secrets.token_hex(16)
         _write(writer, {"stretto": 1, "challenge": challenge})
-        asked = await asyncio.wait_for(_read(reader), IDLE_S)
-        body, mac = str(asked["body"]), str(asked["mac"])
+        request = await asyncio.wait_for(_read(reader), IDLE_S)
+        body, mac = str(request["body"]), str(request["mac"])
         if not hmac.compare_digest(mac, sign(self._token, role="ask", over=challenge, body=body)):
             _write(writer, {"refused": "the request is not signed with this job's token"})
         else:
@@ -78,7 +80,7 @@ class Listener:
             _write(writer, {"body": answer, "mac": sign(self._token, role="answer", over=mac, body=answer)})
         await asyncio.wait_for(writer.drain(), IDLE_S)
 
-    async def _answer(self, request: dict[str, Any]) -> Answer:
+    async def _answer(self, request: JsonObject) -> Mapping[str, object]:
         try:
             return {"ok": True, **await self._handle(request)}
         except StrettoError as error:
@@ -92,7 +94,13 @@ class PeerUnreachable(UsageError):
 
 
 async def ask(
-    address: tuple[str, int], verb: str, *, token: str, tls: ssl.SSLContext | None = None, timeout_s: float = 10.0, **arguments: Any
+    address: tuple[str, int],
+    verb: str,
+    *,
+    token: str,
+    tls: ssl.SSLContext | None = None,
+    timeout_s: float = 10.0,
+    **arguments: object,
 ) -> Answer:
     """Raises `PeerUnreachable` where nobody answers, `UsageError` where the agent says no."""
     place = f"{address[0]}:{address[1]}"
@@ -116,21 +124,22 @@ async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
     challenge = str((await _read(reader))["challenge"])
     mac = sign(token, role="ask", over=challenge, body=body)
     _write(writer, {"body": body, "mac": mac})
-    told = await _read(reader)
-    if "refused" in told:
-        raise ValueError(told["refused"])
-    if not hmac.compare_digest(str(told["mac"]), sign(token, role="answer", over=mac, body=str(told["body"]))):
+    answer = await _read(reader)
+    if "refused" in answer:
+        raise ValueError(answer["refused"])
+    signed = str(answer["body"])
+    if not hmac.compare_digest(str(answer["mac"]), sign(token, role="answer", over=mac, body=signed)):
         raise ValueError("somebody answers there who does not know the job's token")
-    return json.loads(told["body"])
+    return to_object(json.loads(signed))
 
 
-def _write(writer: asyncio.StreamWriter, document: dict[str, Any]) -> None:
+def _write(writer: asyncio.StreamWriter, document: Mapping[str, object]) -> None:
     writer.write(json.dumps(document, separators=(",", ":")).encode() + b"\n")
 
 
-async def _read(reader: asyncio.StreamReader) -> dict[str, Any]:
+async def _read(reader: asyncio.StreamReader) -> JsonObject:
     with contextlib.suppress(asyncio.LimitOverrunError):
-        document = json.loads(await reader.readline() or b"null")
-        if isinstance(document, dict):
-            return document
+        document: object = json.loads(await reader.readline() or b"null")
+        if document is not None:
+            return to_object(document)
     raise ValueError("the connection was closed")

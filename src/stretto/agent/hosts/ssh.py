@@ -53,8 +53,8 @@ class SshLaunch:
     folder: str
     python: str
     environment: dict[str, str]
-    targets: list[Target] = field(default_factory=list)
-    tls: list[str] = field(default_factory=list)
+    targets: list[Target] = field(default_factory=list[Target])
+    tls: list[str] = field(default_factory=list[str])
     """Options of the store that verbs need too."""
 
     def save(self, path: Path) -> None:
@@ -63,7 +63,8 @@ class SshLaunch:
     @staticmethod
     def load(path: Path) -> SshLaunch:
         document: dict[str, Any] = json.loads(path.read_bytes())
-        return SshLaunch(**{**document, "targets": [Target(**one) for one in document["targets"]]})
+        document["targets"] = [Target(**target) for target in document["targets"]]
+        return SshLaunch(**document)
 
 
 def parse_hosts(text: str) -> list[Target]:

@@ -166,12 +166,12 @@ class StoreOptions:
                 f"the TLS files of the store cannot be used (--store-ca, --store-cert, --store-key): {error}"
             ) from None
 
-    def document(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """For `run.json`, which is no place for a password."""
         return {**asdict(self), "store": self.url}
 
     @staticmethod
-    def read(document: dict[str, Any]) -> StoreOptions:
+    def from_dict(document: dict[str, Any]) -> StoreOptions:
         return StoreOptions(**document)
 
 

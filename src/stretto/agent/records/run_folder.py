@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 from stretto.core.errors import RunNotFound, UsageError
 from stretto.core.journal import Record, parse
+from stretto.core.json_types import JsonObject, to_object
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 AUTOMATIC = 100_000
@@ -58,10 +58,10 @@ class RunFolder:
             return parse(self.journal.read_bytes())
         return []
 
-    def read(self, path: Path) -> dict[str, Any] | None:
+    def read(self, path: Path) -> JsonObject | None:
         """One of the folder's JSON files, or None if it is not there (yet)."""
         try:
-            return json.loads(path.read_bytes())
+            return to_object(json.loads(path.read_bytes()))
         except FileNotFoundError:
             return None
         except ValueError as error:
@@ -150,7 +150,7 @@ def every(runs: Path) -> Iterator[RunFolder]:
         yield RunFolder(path)
 
 
-def write_json(path: Path, document: Mapping[str, Any], *, mode: int = 0o644) -> None:
+def write_json(path: Path, document: Mapping[str, object], *, mode: int = 0o644) -> None:
     """Whole or not at all: readers never see half of it."""
     text = json.dumps(document, indent=1, default=str) + "\n"
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

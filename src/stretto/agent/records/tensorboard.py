@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from stretto.core.journal import Commit, Evaluation, JournalReport, KnownRecord, Switch
 
@@ -14,12 +14,9 @@ class TensorBoardWriter:
     """Metrics, throughput, workers and pauses by step. A disk that fails ends the board, never the run."""
 
     def __init__(self, folder: Path) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
-        from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-        self._event, self._summary = Event, Summary
-        self._writer: Any = EventFileWriter(str(folder))
+        self._event = import_module("tensorboard.compat.proto.event_pb2").Event
+        self._summary = import_module("tensorboard.compat.proto.summary_pb2").Summary
+        self._writer = import_module("tensorboard.summary.writer.event_file_writer").EventFileWriter(str(folder))
 
     def record(self, line: KnownRecord) -> None:
         if self._writer is None or not isinstance(line, Commit | Evaluation | JournalReport | Switch):

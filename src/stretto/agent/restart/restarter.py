@@ -248,7 +248,7 @@ def processes(text: str | None) -> int | None:
     """torchrun's --nproc-per-node: a number, `cpu`, `gpu` or `auto`."""
     if text is None:
         return None
-    gpus = sum(1 for path in Path("/dev").glob("nvidia[0-9]*"))
+    gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
     match text:
         case "cpu":
             return os.cpu_count() or 1

@@ -72,8 +72,8 @@ class Finding:
 class FailureHistory:
     """Remembers crashes and the slices in which workers died. Bounded by the restart budget of the job."""
 
-    crashes: list[Crash] = field(default_factory=list)
-    deaths: dict[Place, list[str]] = field(default_factory=dict)
+    crashes: list[Crash] = field(default_factory=list["Crash"])
+    deaths: dict[Place, list[str]] = field(default_factory=dict["Place", list[str]])
 
     def explain(self, death: Death, *, started: bool, script: str) -> Finding:
         """`started` is whether the job has had a roster."""

@@ -30,7 +30,7 @@ class RestartBudget:
 
     restarts: int
     window_s: float = WINDOW_S
-    _made: deque[float] = field(default_factory=deque)
+    _made: deque[float] = field(default_factory=deque[float])
 
     def spend(self, now: float) -> float | None:
         """Counts a restart and returns the seconds to wait before it; None when the budget is used up."""

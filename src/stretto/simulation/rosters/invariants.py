@@ -179,9 +179,7 @@ class InvariantChecker:
         return worker.alive and record is not None and record.created <= store_schema.revision(self.entries, store_schema.BROKEN)
 
     def _broke(self, value: str) -> None:
-        number = int(
-            store_schema.value({store_schema.BROKEN: StoreEntry(store_schema.BROKEN, value, 0, 0)}, store_schema.BROKEN)["number"]
-        )
+        number = store_schema.broken({store_schema.BROKEN: StoreEntry(store_schema.BROKEN, value, 0, 0)})
         self.note(f"break up to {number}: {value}")
         self.breaks += 1
         self.broken = max(self.broken, number)
@@ -201,7 +199,7 @@ class InvariantChecker:
     def _ended(self, value: str) -> None:
         document = store_schema.value({store_schema.OUTCOME: StoreEntry(store_schema.OUTCOME, value, 0, 0)}, store_schema.OUTCOME)
         self.note(f"outcome {value}")
-        self.outcome = document["state"]
+        self.outcome = str(document["state"])
         if self.outcome == "failed":
             self.fail(f"the job has failed: {document['reason']}")
         if self.outcome == "lost":

@@ -6,6 +6,7 @@ import asyncio
 import random
 from typing import Any
 
+from stretto.core.json_types import to_int
 from stretto.membership import store_schema
 from stretto.membership.stores.store import Put
 from stretto.membership.timeouts import Timeouts
@@ -127,7 +128,7 @@ class World:
     def together(self) -> bool:
         """As many workers as wanted train in the roster that was published last."""
         room = sum(agent.slots for agent in self.living if not agent.draining)
-        wanted = int(store_schema.value(self.entries, store_schema.WANTED)["workers"])
+        wanted = to_int(store_schema.value(self.entries, store_schema.WANTED)["workers"])
         roster = store_schema.roster(self.entries)
         if roster is None or roster.number <= store_schema.broken(self.entries):
             return False
