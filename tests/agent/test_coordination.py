@@ -47,9 +47,9 @@ class Log:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-def open_coordination(log: Log, store: EmbeddedStore, *, asked: ScaleRequest, timing: Timeouts = ALONE) -> Coordination:
+def open_coordination(log: Log, store: EmbeddedStore, *, request: ScaleRequest, timing: Timeouts = ALONE) -> Coordination:
     return Coordination(
-        store, on_event=log.events.append, on_fence=log.fence, agent="a0", slots=asked.most, asked=asked, timing=timing
+        store, on_event=log.events.append, on_fence=log.fence, agent="a0", slots=request.most, request=request, timing=timing
     )
 
 
@@ -61,7 +61,7 @@ def play(story: Callable[[Coordination, Log], Awaitable[None]], *, least: int = 
     log = Log()
 
     async def run() -> None:
-        coordination = open_coordination(log, EmbeddedStore(), asked=ScaleRequest(least, most, wanted))
+        coordination = open_coordination(log, EmbeddedStore(), request=ScaleRequest(least, most, wanted))
         await coordination.open()
         try:
             await asyncio.wait_for(story(coordination, log), 60)
@@ -182,12 +182,12 @@ def test_an_agent_that_cannot_reach_the_store_is_fenced_and_starts_nobody_until_
         store = Flaky()
         timing = Timeouts().scaled(0.05)
         timing = Timeouts(timing.lease_s, timing.renewal_s, timing.answer_s, timing.margin_s, fence_s=0.5)
-        coordination = open_coordination(log, store, asked=ScaleRequest(1, 4, 2), timing=timing)
+        coordination = open_coordination(log, store, request=ScaleRequest(1, 4, 2), timing=timing)
         await coordination.open()
         try:
             await until(lambda: coordination.target == 2)
             store.down = True
-            store._tell()
+            store._notify()
             await until(lambda: log.fenced)
             assert coordination.cut_off
             before = len(log.of(TargetChanged))

@@ -14,7 +14,7 @@ from launching import Launched, script
 
 from stretto.core.audit import audit
 from stretto.core.journal import Checkpoint
-from stretto.membership.startup_ranks import Ranks, passed, take
+from stretto.membership.startup_ranks import Ranks, assign_rank, passed
 
 Launch = Callable[..., Launched]
 
@@ -30,7 +30,7 @@ def test_one_living_worker_is_chief_and_ranks_are_distinct(moves: list[tuple[str
         elif move == "start":
             before, gone = ranks.chief in alive, set(ranks.holders) - set(alive)
             alive.append(f"w{number}")
-            ranks = take(ranks, f"w{number}", agent="a0", life=1, began=began, gone=gone)
+            ranks = assign_rank(ranks, f"w{number}", agent="a0", life=1, began=began, gone=gone)
             assert (ranks.chief == f"w{number}") == (not before and not began)
             chiefs += [f"w{number}"] if ranks.chief == f"w{number}" else []
         held = [ranks.rank(worker) for worker in alive]
@@ -39,13 +39,13 @@ def test_one_living_worker_is_chief_and_ranks_are_distinct(moves: list[tuple[str
 
 
 def test_another_life_has_another_chief_and_its_barriers_begin_again() -> None:
-    ranks = take(Ranks(), "w0", agent="a0", life=1, began=False, gone=set())
+    ranks = assign_rank(Ranks(), "w0", agent="a0", life=1, began=False, gone=set())
     ranks = passed(ranks, "w0", count=3)
     assert passed(ranks, "w1", count=9).passed == 3, "only the chief's barriers count"
-    later = take(ranks, "w4", agent="a1", life=2, began=False, gone=set())
+    later = assign_rank(ranks, "w4", agent="a1", life=2, began=False, gone=set())
     assert (later.chief, later.passed, dict(later.holders)) == ("w4", 0, {"w4": (0, "a1")})
     assert Ranks.from_dict(later.to_dict()) == later
-    assert take(later, "w4", agent="a1", life=2, began=False, gone=set()) == later, "asked again after a lost answer"
+    assert assign_rank(later, "w4", agent="a1", life=2, began=False, gone=set()) == later, "asked again after a lost answer"
 
 
 def lines(path: Path) -> list[str]:

@@ -59,15 +59,15 @@ MUTANTS = (
     # The worker's side
     Mutant(
         "a stale roster is accepted",
-        "member_state:MemberState.hear",
-        "roster.number <= max(self.heard, self.halted)",
+        "member_state:MemberState.receive",
+        "roster.number <= max(self.received, self.halted)",
         "False",
         seed=323,
     ),
     Mutant(
         "the others' control words are ignored",
         "member_state:MemberState.exchanged",
-        "all(one == offered for one in offers)",
+        "all(offer == offered for offer in offers)",
         "True",
         seed=14,
     ),
@@ -174,7 +174,7 @@ MUTANTS = (
         seed=3,
     ),
     Mutant("guards are not looked at", "stores.mvcc_table:MvccTable.commit", "not self.holds(guards)", "False"),
-    Mutant("leases never run out", "stores.mvcc_table:MvccTable.expire", "known.ends_at <= now", "False"),
+    Mutant("leases never run out", "stores.mvcc_table:MvccTable.expire", "held_lease.ends_at <= now", "False"),
     Mutant("an agent never fences itself", "timeouts:Fence.due", "now >= self.due_at", "False", seed=26),
     Mutant("an agent fences itself too late", "timeouts:Fence.due_at", "self.timing.fence_s", "self.timing.fence_s * 3", seed=26),
     Mutant(
@@ -187,7 +187,7 @@ MUTANTS = (
     Mutant(
         "an agent's late write undoes a newer one",
         "lease_session:LeaseSession._flush",
-        "guards=[Guard(self._anchor, known or 0)]",
+        "guards=[Guard(self._anchor, anchor_revision or 0)]",
         "guards=[]",
         seed=27,
     ),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from stretto.membership import store_schema
-from stretto.membership.leader import Leadership, look, next_writes
+from stretto.membership.leader import Leadership, leader_view, next_writes
 from stretto.membership.stores.mvcc_table import MvccTable
 from stretto.membership.stores.store import Guard, Put
 from stretto.membership.timeouts import MissingAgents, Timeouts
@@ -65,7 +65,7 @@ class Big:
         office = Leadership(guard, 1, MissingAgents(Timeouts(), 0.0))
         for _ in range(10):
             self.decisions += 1
-            due = next_writes(self.table.entries, look(self.table.entries, office, now=10.0), office)
+            due = next_writes(self.table.entries, leader_view(self.table.entries, office, now=10.0), office)
             if not due:
                 return
             _, write = due[0]

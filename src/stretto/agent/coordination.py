@@ -16,7 +16,7 @@ from stretto.core.roster import Roster
 from stretto.membership import store_schema
 from stretto.membership.leader import Leader
 from stretto.membership.lease_session import LeaseSession
-from stretto.membership.startup_ranks import Ranks, begin, passed, take
+from stretto.membership.startup_ranks import Ranks, assign_rank, begin, passed
 from stretto.membership.stores.store import Guard, Put, Store, StoreError
 from stretto.membership.stores.watch_cache import WatchCache
 from stretto.membership.timeouts import Timeouts
@@ -152,7 +152,7 @@ class Coordination:
         on_fence: Callable[[], None],
         agent: str,
         slots: int,
-        asked: ScaleRequest,
+        request: ScaleRequest,
         timing: Timeouts = ALONE,
         job: str = "",
         card: Mapping[str, object] | None = None,
@@ -164,7 +164,7 @@ class Coordination:
         self._emit = on_event
         self._store = store
         self._agent = agent
-        self._asked = asked
+        self._request = request
         self._job = job
         self._life = life
         self._timing = timing
@@ -192,8 +192,8 @@ class Coordination:
         if self._job:
             return self._begin()
         puts = [
-            Put(store_schema.JOB, store_schema.text({"least": self._asked.least, "most": self._asked.most, "slices": 0})),
-            Put(store_schema.WANTED, store_schema.text({"workers": self._asked.wanted})),
+            Put(store_schema.JOB, store_schema.text({"least": self._request.least, "most": self._request.most, "slices": 0})),
+            Put(store_schema.WANTED, store_schema.text({"workers": self._request.wanted})),
         ]
         await self._store.commit(puts, guards=[Guard(store_schema.JOB, 0)])
         self._begin()
@@ -237,7 +237,7 @@ class Coordination:
         return self._wish if self._wish is not None else self._stored_wish()
 
     def _stored_wish(self) -> int:
-        return to_int(store_schema.value(self._mirror.entries, store_schema.WANTED).get("workers"), self._asked.wanted)
+        return to_int(store_schema.value(self._mirror.entries, store_schema.WANTED).get("workers"), self._request.wanted)
 
     @property
     def target(self) -> int:
@@ -388,18 +388,18 @@ class Coordination:
         """A rank for a worker that is being started; `mine` are this agent's workers that live."""
 
         def change(ranks: Ranks) -> Ranks:
-            known, agents = self.statuses, self.agents
-            gone = {name for name in ranks.holders if self._is_gone(name, ranks.agent(name), known, agents, mine())}
-            return take(ranks, worker, agent=self._agent, life=self._life, began=self.roster is not None, gone=gone)
+            statuses, agents = self.statuses, self.agents
+            gone = {name for name in ranks.holders if self._is_gone(name, ranks.agent(name), statuses, agents, mine())}
+            return assign_rank(ranks, worker, agent=self._agent, life=self._life, began=self.roster is not None, gone=gone)
 
         return await self._revise_ranks(change)
 
     def _is_gone(
-        self, worker: str, agent: str, known: Mapping[str, WorkerStatus], agents: Mapping[str, object], mine: set[str]
+        self, worker: str, agent: str, statuses: Mapping[str, WorkerStatus], agents: Mapping[str, object], mine: set[str]
     ) -> bool:
         if agent == self._agent:
             return worker not in mine
-        return agent not in agents or (worker in known and not known[worker].alive)
+        return agent not in agents or (worker in statuses and not statuses[worker].alive)
 
     def pass_barrier(self, worker: str, count: int) -> None:
         """The chief has come to its barrier number `count`."""
@@ -416,7 +416,7 @@ class Coordination:
     async def _revise_ranks(self, change: Callable[[Ranks], Ranks]) -> Ranks:
         """Repeats until it succeeds: a worker that waits for its rank cannot start without it."""
         while True:
-            seen = self._mirror.version
+            version = self._mirror.version
             if self._mirror.revision and self._mirror.trouble is None:
                 entries = self._mirror.entries
                 before = Ranks.from_dict(store_schema.value(entries, store_schema.RANKS))
@@ -433,7 +433,7 @@ class Coordination:
                     await self._mirror.changed(RETRY_S)
                 if revision is not None:
                     return ranks
-            await self._mirror.changed(RETRY_S, since=seen)
+            await self._mirror.changed(RETRY_S, since=version)
 
     def _write(self, put: Put) -> None:
         async def attempt() -> bool:

@@ -113,7 +113,7 @@ class Supervisor:
 
     def _coordination(self, joined: Joined | None, card: JsonObject | None, life: int) -> Coordination:
         options = self.options
-        asked = ScaleRequest(least=options.least, most=options.most, wanted=options.wanted)
+        request = ScaleRequest(least=options.least, most=options.most, wanted=options.wanted)
         if joined is None:
             return Coordination(
                 EmbeddedStore(),
@@ -121,7 +121,7 @@ class Supervisor:
                 on_fence=self._fence,
                 agent=options.agent,
                 slots=options.most,
-                asked=asked,
+                request=request,
             )
         return Coordination(
             joined.store,
@@ -129,7 +129,7 @@ class Supervisor:
             on_fence=self._fence,
             agent=joined.agent,
             slots=joined.slots,
-            asked=asked,
+            request=request,
             timing=joined.timing,
             job=joined.id,
             card=card,

@@ -33,15 +33,15 @@ def audit(records: Iterable[Record]) -> Audit:
     """Every sample of every finished epoch in exactly one committed step, no gap in steps, equal digests. All workers mean the same
     samples: the order that each tells of is the one that the loader's seed gives."""
     kept = lives(records)
-    commits = [one for one in kept if isinstance(one, Commit)]
-    digests = [one for one in kept if isinstance(one, Digests)]
-    loaders = {one.loader: one for one in kept if isinstance(one, LoaderLine)}
-    finished = sorted({(one.loader, one.epoch) for one in kept if isinstance(one, EpochEnd)})
+    commits = [record for record in kept if isinstance(record, Commit)]
+    digests = [record for record in kept if isinstance(record, Digests)]
+    loaders = {record.loader: record for record in kept if isinstance(record, LoaderLine)}
+    finished = sorted({(record.loader, record.epoch) for record in kept if isinstance(record, EpochEnd)})
     by_epoch: dict[tuple[int, int], list[Commit]] = {key: [] for key in finished if _trains(loaders, key[0])}
     for commit in commits:
         by_epoch.setdefault((commit.loader, commit.epoch), []).append(commit)
-    lines = [one for one in kept if isinstance(one, LoaderLine)]
-    differing = [one for one in kept if isinstance(one, Orders)]
+    lines = [record for record in kept if isinstance(record, LoaderLine)]
+    differing = [record for record in kept if isinstance(record, Orders)]
     findings = [
         *_steps(commits, untrained=_untrained(kept)),
         *_digests(digests),
@@ -66,7 +66,7 @@ def _trains(loaders: dict[int, LoaderLine], name: int) -> bool:
 
 def _untrained(records: Sequence[Record]) -> bool:
     """A run that finished without a training step: it only evaluated."""
-    ends = [one for one in records if isinstance(one, End)]
+    ends = [record for record in records if isinstance(record, End)]
     return bool(ends) and ends[-1].state == "finished" and ends[-1].steps == 0
 
 
@@ -85,31 +85,31 @@ def _steps(commits: Sequence[Commit], *, untrained: bool) -> Iterator[str]:
 
 
 def _digests(digests: Sequence[Digests]) -> Iterator[str]:
-    for one in digests:
-        if not one.equal or len(set(one.digests.values())) > 1:
-            told = ", ".join(f"{worker} {value[:12]}" for worker, value in sorted(one.digests.items()))
-            yield f"the workers' states differ after step {one.step}: {told}"
+    for record in digests:
+        if not record.equal or len(set(record.digests.values())) > 1:
+            listed = ", ".join(f"{worker} {value[:12]}" for worker, value in sorted(record.digests.items()))
+            yield f"the workers' states differ after step {record.step}: {listed}"
 
 
 def _orders(lines: Sequence[LoaderLine], commits: Sequence[Commit], differing: Sequence[Orders]) -> Iterator[str]:
     """Places in an epoch's order are proof only if everybody has the same order. Old journals do not have it."""
-    for one in differing:
-        told = ", ".join(f"{worker} {order}" for worker, order in sorted(one.orders.items()))
-        yield f"epoch {one.epoch} of loader {one.loader}: workers read its samples in different orders: {told}"
-    found: dict[tuple[int, int], set[str]] = {}
+    for record in differing:
+        listed = ", ".join(f"{worker} {order}" for worker, order in sorted(record.orders.items()))
+        yield f"epoch {record.epoch} of loader {record.loader}: workers read its samples in different orders: {listed}"
+    orders_of: dict[tuple[int, int], set[str]] = {}
     for commit in commits:
-        orders = found.setdefault((commit.loader, commit.epoch), set())
+        orders = orders_of.setdefault((commit.loader, commit.epoch), set())
         if commit.order and commit.order not in orders:
             orders.add(commit.order)
-            yield from _order(commit, [one for one in lines if one.loader == commit.loader])
+            yield from _order(commit, [record for record in lines if record.loader == commit.loader])
             if len(orders) > 1:
                 yield f"epoch {commit.epoch} of loader {commit.loader}: step {commit.step} has another order of samples than before"
 
 
 def _order(commit: Commit, lines: Sequence[LoaderLine]) -> Iterator[str]:
     expected = {
-        order_id(seed=one.seed, loader=one.loader, epoch=commit.epoch, samples=one.samples, shuffle=one.shuffle): one.seed
-        for one in lines
+        order_id(seed=line.seed, loader=line.loader, epoch=commit.epoch, samples=line.samples, shuffle=line.shuffle): line.seed
+        for line in lines
     }
     if lines and commit.order not in expected:
         seeds = ", ".join(str(seed) for seed in expected.values())
@@ -121,7 +121,7 @@ def _order(commit: Commit, lines: Sequence[LoaderLine]) -> Iterator[str]:
 
 def _end(records: Sequence[Record], commits: Sequence[Commit]) -> Iterator[str]:
     """A finished run says how many steps it had; a journal with fewer has lost its last lines."""
-    ends = [one for one in records if isinstance(one, End)]
+    ends = [record for record in records if isinstance(record, End)]
     if ends and ends[-1].state == "finished" and ends[-1].steps != len(commits) and commits:
         yield f"the run ended after {quantity(ends[-1].steps, 'step')}, the journal has {len(commits)}"
 
@@ -133,7 +133,7 @@ def _epoch(key: tuple[int, int], commits: Sequence[Commit], *, loader: LoaderLin
         yield f"{where}: the journal does not say how many samples the loader has"
         return
     place = 0
-    for commit in sorted(commits, key=lambda one: one.first):
+    for commit in sorted(commits, key=lambda commit: commit.first):
         if commit.first < place:
             yield f"{where}: samples {commit.first}..{place - 1} are in step {commit.step} and in an earlier one"
         elif commit.first > place:

@@ -109,12 +109,12 @@ class Heartbeat:
         """The slice is computed; what comes next is `code`. Calling it outside a slice only sets the activity."""
         now = time.monotonic()
         if self._place[0] == Activity.SLICE:
-            took = now - self._entered
-            self._recent.append(took)
+            seconds = now - self._entered
+            self._recent.append(seconds)
             count = int(self._place[7]) + 1
             if count <= 8 or count % 8 == 0:
                 self._place[5] = statistics.median(self._recent)
-            self._place[6] = max(self._place[6], took)
+            self._place[6] = max(self._place[6], seconds)
             self._place[7] = count
         self._place[0] = int(code)
         self._place[4] = now
@@ -147,9 +147,9 @@ class HeartbeatReader:
                 break
         (beaten,) = _BEAT.unpack_from(self._map, _BEAT_AT)
         code, step, pass_, slice_, since, typical, longest, slices, train, loader = place
-        known = Activity(code) if code in Activity.__members__.values() else Activity.OUTSIDE
+        activity = Activity(code) if code in Activity.__members__.values() else Activity.OUTSIDE
         return HeartbeatSample(
-            beaten, known, step, pass_, slice_, since, typical, longest, slices, train=bool(train), loader=loader
+            beaten, activity, step, pass_, slice_, since, typical, longest, slices, train=bool(train), loader=loader
         )
 
     def close(self) -> None:

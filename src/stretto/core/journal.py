@@ -399,21 +399,21 @@ def parse(data: bytes) -> list[Record]:
 def lives(records: Iterable[Record]) -> list[Record]:
     """The records that hold in the end: after each `resume`, what it replaces is taken out."""
     kept: list[Record] = []
-    for one in records:
-        if isinstance(one, Resume):
-            kept = list(_until(kept, one.step))
-        kept.append(one)
+    for record in records:
+        if isinstance(record, Resume):
+            kept = list(_until(kept, record.step))
+        kept.append(record)
     return kept
 
 
 def _until(records: list[Record], step: int) -> Iterator[Record]:
     """Without the commits above the step, nor the epochs, evaluations and digests that came after one of them."""
     beyond = False
-    for one in records:
-        if isinstance(one, Commit):
-            beyond = one.step > step
-        if isinstance(one, Resume):
+    for record in records:
+        if isinstance(record, Commit):
+            beyond = record.step > step
+        if isinstance(record, Resume):
             beyond = False
-        if beyond and isinstance(one, Commit | Orders | EpochEnd | Evaluation | Digests | JournalReport):
+        if beyond and isinstance(record, Commit | Orders | EpochEnd | Evaluation | Digests | JournalReport):
             continue
-        yield one
+        yield record

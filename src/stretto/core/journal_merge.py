@@ -29,41 +29,44 @@ def merge(journals: Mapping[str, Sequence[Record]]) -> tuple[list[Record], list[
 
 def _cut_short(host: str, records: Sequence[Record]) -> Iterator[str]:
     """An agent says at its end how many steps it has told of, those before its last life included."""
-    ends = [one for one in records if isinstance(one, End)]
-    resumes = [one for one in records if isinstance(one, Resume)]
+    ends = [record for record in records if isinstance(record, End)]
+    resumes = [record for record in records if isinstance(record, Resume)]
     before = resumes[-1].finished if resumes else 0
-    told = {one.step for one in records if isinstance(one, Commit) and one.step >= before}
-    if ends and ends[-1].state == "finished" and before + len(told) < ends[-1].steps:
+    steps = {record.step for record in records if isinstance(record, Commit) and record.step >= before}
+    if ends and ends[-1].state == "finished" and before + len(steps) < ends[-1].steps:
         yield (
-            f"the journal of {host} has {quantity(before + len(told), 'step')}, its end says {ends[-1].steps}: its lines were lost"
+            f"the journal of {host} has {quantity(before + len(steps), 'step')}, its end says {ends[-1].steps}: its lines were lost"
         )
 
 
 def _split(records: Sequence[Record]) -> dict[int, list[Record]]:
-    found: dict[int, list[Record]] = {}
+    lives: dict[int, list[Record]] = {}
     life = 1
-    for one in records:
-        if isinstance(one, Start | Resume):
-            life = one.life
-        found.setdefault(life, []).append(one)
-    return found
+    for record in records:
+        if isinstance(record, Start | Resume):
+            life = record.life
+        lives.setdefault(life, []).append(record)
+    return lives
 
 
 def _one_life(parts: Mapping[str, Sequence[Record]]) -> tuple[list[Record], list[str]]:
-    resumes = [one for records in parts.values() for one in records if isinstance(one, Resume)]
+    resumes = [record for records in parts.values() for record in records if isinstance(record, Resume)]
     commits: dict[int, tuple[str, Commit]] = {}
     findings: list[str] = []
     for host, records in parts.items():
-        for one in (record for record in records if isinstance(record, Commit)):
-            other, first = commits.setdefault(one.step, (host, one))
-            if first.order != one.order and first.order and one.order:
-                findings.append(f"step {one.step} has other samples on {other} (order {first.order}) than on {host} ({one.order})")
-            elif _place(first) != _place(one):
-                findings.append(f"step {one.step} is told differently by {other} {_place(first)} and by {host} {_place(one)}")
-    rest = [one for records in parts.values() for one in records if isinstance(one, LoaderLine | EpochEnd | Digests | Orders)]
-    ordered = [one for _, (_, one) in sorted(commits.items())]
-    begun = min(resumes, key=lambda one: one.step, default=None)
-    return [*([begun] if begun is not None else []), *ordered, *rest], findings
+        for commit in (record for record in records if isinstance(record, Commit)):
+            other, first = commits.setdefault(commit.step, (host, commit))
+            if first.order != commit.order and first.order and commit.order:
+                findings.append(
+                    f"step {commit.step} has other samples on {other} (order {first.order}) than on {host} ({commit.order})"
+                )
+            elif _place(first) != _place(commit):
+                findings.append(f"step {commit.step} is told differently by {other} {_place(first)} and by {host} {_place(commit)}")
+    kept = LoaderLine | EpochEnd | Digests | Orders
+    others = [record for records in parts.values() for record in records if isinstance(record, kept)]
+    ordered = [record for _, (_, record) in sorted(commits.items())]
+    begun = min(resumes, key=lambda record: record.step, default=None)
+    return [*([begun] if begun is not None else []), *ordered, *others], findings
 
 
 def _place(commit: Commit) -> tuple[int, ...]:

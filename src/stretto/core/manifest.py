@@ -48,8 +48,8 @@ def is_final(folder: str) -> bool:
 
 def step_of(folder: str) -> int | None:
     """The step that a folder's name stands for, or None for a folder of somebody else's."""
-    found = _FOLDER.fullmatch(folder)
-    return int(found.group(1)) if found else None
+    match = _FOLDER.fullmatch(folder)
+    return int(match.group(1)) if match else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +154,12 @@ class Manifest:
         """Raises `Refused`, with the path, for anything that is not a whole manifest of a format that we know."""
         try:
             whole = cast("dict[str, Any]", json.loads(data))
-            number, told, document = int(whole["stretto"]), str(whole["sha256"]), whole["checkpoint"]
+            number, digest, document = int(whole["stretto"]), str(whole["sha256"]), whole["checkpoint"]
         except (ValueError, KeyError, TypeError):
             raise Refused(f"{path} is damaged: it is no whole manifest ({len(data)} bytes)") from None
         if number > FORMAT:
             raise Refused(f"{path} has format {number}, this version of stretto reads up to {FORMAT}: use a newer one")
-        if _sha(_canonical(document)) != told:
+        if _sha(_canonical(document)) != digest:
             raise Refused(f"{path} is damaged: its content does not have the SHA-256 that it names")
         try:
             return _read(document)
@@ -178,13 +178,13 @@ def _sha(text: str) -> str:
 def _read(document: dict[str, Any]) -> Manifest:
     identity = dict(document["identity"])
     identity["loaders"] = tuple(identity["loaders"])
-    identity["objects"] = tuple(SharedEntry(**one) for one in identity["objects"])
+    identity["objects"] = tuple(SharedEntry(**entry) for entry in identity["objects"])
     identity["tensors"] = ()
     shards = tuple(
-        Shard(one["file"], int(one["bytes"]), one["sha256"], tuple(Piece(**piece) for piece in one["pieces"]))
-        for one in document["shards"]
+        Shard(entry["file"], int(entry["bytes"]), entry["sha256"], tuple(Piece(**piece) for piece in entry["pieces"]))
+        for entry in document["shards"]
     )
-    tensors = tuple(Tensor(one["name"], one["dtype"], tuple(one["shape"])) for one in document["tensors"])
+    tensors = tuple(Tensor(entry["name"], entry["dtype"], tuple(entry["shape"])) for entry in document["tensors"])
     whole: dict[str, Any] = {**document, "identity": Identity(**identity), "shards": shards, "tensors": tensors}
     return Manifest(**whole)
 
@@ -244,19 +244,19 @@ def _fingerprints(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[s
 
 def _loaders(then: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield from _scalar("the number of loaders", len(then), len(now))
-    for number, (one, other) in enumerate(zip(then, now, strict=False)):  # an older version wrote fewer of their options
-        yield from _mapping(f"loader {number}: ", one, {key: value for key, value in other.items() if key in one})
+    for number, (entry, other) in enumerate(zip(then, now, strict=False)):  # an older version wrote fewer of their options
+        yield from _mapping(f"loader {number}: ", entry, {key: value for key, value in other.items() if key in entry})
 
 
 def _objects(then: Sequence[SharedEntry], now: Sequence[SharedEntry]) -> Iterator[str]:
-    kinds = {one.name: one.kind for one in then}, {one.name: one.kind for one in now}
+    kinds = {entry.name: entry.kind for entry in then}, {entry.name: entry.kind for entry in now}
     for name in sorted({*kinds[0], *kinds[1]}):
         yield from _scalar(f"job.share({name}=…)", kinds[0].get(name, "missing"), kinds[1].get(name, "missing"))
 
 
 def _tensors(then: Sequence[Tensor], own: Identity) -> Iterator[str]:
-    modules = tuple(f"{one.name}/" for one in own.objects if one.module)
-    saved = {one.name: str(one) for one in then if one.name.startswith(modules)} if modules else {}
-    here = {one.name: str(one) for one in own.tensors}
+    modules = tuple(f"{entry.name}/" for entry in own.objects if entry.module)
+    saved = {entry.name: str(entry) for entry in then if entry.name.startswith(modules)} if modules else {}
+    here = {entry.name: str(entry) for entry in own.tensors}
     for name in sorted({*saved, *here}):
         yield from _scalar(name, saved.get(name, "missing"), here.get(name, "missing"))

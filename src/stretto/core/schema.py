@@ -164,15 +164,15 @@ class _Layout(NamedTuple):
 def _layout(cls: type) -> _Layout:
     hints = get_type_hints(cls)
     described = fields(cls)
-    names = tuple(one.name for one in described)
-    readers = [(one, *_reader(hints[one.name])) for one in described]
+    names = tuple(field_.name for field_ in described)
+    readers = [(field_, *_reader(hints[field_.name])) for field_ in described]
     writers = [(name, _writer(hints[name])) for name in names]
     return _Layout(
-        keys=tuple(_Key(one.name, accepted, convert, _required(one)) for one, accepted, convert in readers),
+        keys=tuple(_Key(field_.name, accepted, convert, _required(field_)) for field_, accepted, convert in readers),
         names=names,
         values=_getter(names),
         converted=tuple((name, writer) for name, writer in writers if writer is not None),
-        omitted=tuple((one.name, one.default) for one in described if one.metadata.get("omit")),
+        omitted=tuple((field_.name, field_.default) for field_ in described if field_.metadata.get("omit")),
     )
 
 
@@ -183,8 +183,8 @@ def _getter(names: tuple[str, ...]) -> Callable[[object], tuple[object, ...]]:
     return lambda value: tuple(getattr(value, name) for name in names)
 
 
-def _required(one: Field[Any]) -> bool:
-    return one.default is MISSING and one.default_factory is MISSING
+def _required(key: Field[Any]) -> bool:
+    return key.default is MISSING and key.default_factory is MISSING
 
 
 def _encode(value: object) -> dict[str, Any]:
@@ -240,23 +240,23 @@ def _union_reader(hint: Any, arguments: tuple[Any, ...]) -> tuple[frozenset[type
     converts = [convert for _, convert in readers if convert is not None]
     if len(converts) > 1:
         raise TypeError(f"{hint} has more than one type that is no plain value")
-    return frozenset(one for accepted, _ in readers for one in accepted), converts[0] if converts else None
+    return frozenset(kind for accepted, _ in readers for kind in accepted), converts[0] if converts else None
 
 
 def _tuple_reader(arguments: tuple[Any, ...]) -> _Convert:
     if len(arguments) == 2 and arguments[1] is Ellipsis:
         accepted, convert = _reader(arguments[0])
-        return lambda value: tuple(_check(one, accepted, convert) for one in value)
+        return lambda value: tuple(_check(item, accepted, convert) for item in value)
     readers = [_reader(argument) for argument in arguments]
-    return lambda value: tuple(_check(one, *reader) for one, reader in zip(value, readers, strict=True))
+    return lambda value: tuple(_check(item, *reader) for item, reader in zip(value, readers, strict=True))
 
 
 def _each_value(value: Mapping[str, object], accepted: frozenset[type], convert: _Convert | None) -> Mapping[str, object]:
     if convert is not None:
-        return {key: _check(one, accepted, convert) for key, one in value.items()}
-    for one in value.values():
-        if type(one) not in accepted:
-            raise SchemaError(_shown(one))
+        return {key: _check(item, accepted, convert) for key, item in value.items()}
+    for item in value.values():
+        if type(item) not in accepted:
+            raise SchemaError(_shown(item))
     return value
 
 
@@ -281,7 +281,7 @@ def _writer(hint: Any) -> _Convert | None:
     if not writers:
         return None
     if get_origin(hint) is tuple and len(arguments) == 1:
-        return lambda value: [writers[0](one) for one in value]
+        return lambda value: [writers[0](item) for item in value]
     raise TypeError(f"{hint} is no type that a schema can write")
 
 
@@ -301,22 +301,22 @@ def own_docstring(cls: type) -> str:
 
 def field_docstrings(cls: type) -> dict[str, str]:
     """The strings under the fields of a class and of its bases, by field."""
-    found: dict[str, str] = {}
-    for one in reversed(cls.__mro__[:-1]):
-        (body,) = [node.body for node in ast.parse(textwrap.dedent(inspect.getsource(one))).body if isinstance(node, ast.ClassDef)]
+    texts: dict[str, str] = {}
+    for base in reversed(cls.__mro__[:-1]):
+        (body,) = [node.body for node in ast.parse(textwrap.dedent(inspect.getsource(base))).body if isinstance(node, ast.ClassDef)]
         for before, after in itertools.pairwise(body):
             if isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name) and isinstance(after, ast.Expr):
                 if isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
-                    found[before.target.id] = inspect.cleandoc(after.value.value)
-    return found
+                    texts[before.target.id] = inspect.cleandoc(after.value.value)
+    return texts
 
 
 def _describe(cls: type) -> Iterator[KeyDescription]:
     texts = field_docstrings(cls)
-    for one in fields(cls):
-        default: object = one.default
+    for key in fields(cls):
+        default: object = key.default
         if default is MISSING:
-            default = one.default_factory() if one.default_factory is not MISSING else None
+            default = key.default_factory() if key.default_factory is not MISSING else None
         yield KeyDescription(
-            one.name, str(one.type), _required(one), default, bool(one.metadata.get("omit")), texts.get(one.name, "")
+            key.name, str(key.type), _required(key), default, bool(key.metadata.get("omit")), texts.get(key.name, "")
         )

@@ -32,19 +32,21 @@ class Leadership:
     absences: MissingAgents
 
 
-def assume(entries: Entries, held: Leadership | None, *, agent: str, lease: int, timing: Timeouts, now: float) -> Leadership | None:
+def assume(
+    entries: Entries, current: Leadership | None, *, agent: str, lease: int, timing: Timeouts, now: float
+) -> Leadership | None:
     """The office of this agent, if the store says that it leads. The lease tells it from an earlier process of its
     name."""
     leader = store_schema.value(entries, store_schema.LEADER)
     if not lease or (leader.get("agent"), leader.get("lease")) != (agent, lease):
         return None
     guard = Guard(store_schema.LEADER, store_schema.revision(entries, store_schema.LEADER))
-    if held is not None and held.guard == guard:
-        return held
+    if current is not None and current.guard == guard:
+        return current
     return Leadership(guard, to_int(leader["term"]), MissingAgents(timing, now))
 
 
-def look(entries: Entries, office: Leadership, *, now: float) -> LeaderView:
+def leader_view(entries: Entries, office: Leadership, *, now: float) -> LeaderView:
     """The view of a leader in office."""
     last = store_schema.roster(entries)
     members = {member.agent for member in last.members} if last else set[str]()
@@ -116,7 +118,7 @@ class Leader:
 
     async def run(self) -> None:
         while True:
-            began_at, seen = self._clock(), self._mirror.version
+            began_at, version = self._clock(), self._mirror.version
             pause_s = self._timing.lease_s
             try:
                 if await self._turn():
@@ -125,7 +127,7 @@ class Leader:
                 pause_s = self._timing.renewal_s
             # A job of a thousand workers changes a thousand times at a switch: decide half of the time at most.
             await asyncio.sleep(self._clock() - began_at)
-            await self._mirror.changed(self._pause_s(pause_s), since=seen)
+            await self._mirror.changed(self._pause_s(pause_s), since=version)
 
     def _pause_s(self, longest_s: float) -> float:
         """Until something happens by the mere passing of time."""
@@ -143,7 +145,7 @@ class Leader:
         )
         if self.office is None:
             return await self._stand(entries)
-        view = look(entries, self.office, now=self._clock())
+        view = leader_view(entries, self.office, now=self._clock())
         if store_schema.value(entries, store_schema.OUTCOME).get("state") == "lost":
             return await self._revive(entries)
         due = next_writes(entries, view, self.office)

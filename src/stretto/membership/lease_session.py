@@ -122,18 +122,18 @@ class LeaseSession:
 
     async def _flush(self) -> None:
         if self._revision is None:
-            await self._look()
-        lease, known = self.lease, self._revision
+            await self._read_own_record()
+        lease, anchor_revision = self.lease, self._revision
         values = {key: self._wanted[key] for key in self._dirty()[:BATCH]}
         if not values or not lease:  # without a lease a record would outlive its agent
             return
         values[self._anchor] = self._wanted[self._anchor]
         puts = [Put(key, value, lease if value is not None else 0) for key, value in values.items()]
-        revision = await self._store.commit(puts, guards=[Guard(self._anchor, known or 0)])
+        revision = await self._store.commit(puts, guards=[Guard(self._anchor, anchor_revision or 0)])
         if revision is None:
             self._revision = None
             await asyncio.sleep(self._timing.margin_s / 10)
-        elif self._revision == known and self.lease == lease:  # else the lease was lost meanwhile: all is written again
+        elif self._revision == anchor_revision and self.lease == lease:  # else the lease was lost meanwhile: all is written again
             self._revision = revision
             self._remember(values)
 
@@ -144,7 +144,7 @@ class LeaseSession:
                 self._wanted.pop(key, None)
                 self._written.pop(key, None)
 
-    async def _look(self) -> None:
+    async def _read_own_record(self) -> None:
         """What became of writes that were not answered need not be known: everything is written, or deleted, again."""
         entries, _ = await self._store.read(self._anchor)
         self._revision = next((entry.revision for entry in entries if entry.key == self._anchor), 0)

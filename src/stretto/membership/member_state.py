@@ -29,17 +29,17 @@ class MemberState:
     """What all members named in one exchange: entered at the next boundary, whatever is heard meanwhile."""
     offered: Roster | None = None
     """What this worker named in the header of the exchange in flight. A newer plan may be heard before that ends."""
-    heard: int = 0
+    received: int = 0
     halted: int = 0
     """Everything up to this number is broken."""
     numbers: list[int] = field(default_factory=lambda: [])
     """Rosters that were in effect here, for tests and the simulator."""
 
-    def hear(self, roster: Roster) -> bool:
+    def receive(self, roster: Roster) -> bool:
         """A roster was published. True if its process group has to be built now."""
-        if roster.number <= max(self.heard, self.halted):
+        if roster.number <= max(self.received, self.halted):
             return False
-        self.heard = roster.number
+        self.received = roster.number
         mine = roster.rank(self.worker) is not None
         replaces = self.roster is not None and roster.base == self.roster.number
         if not mine and not replaces:
@@ -76,7 +76,7 @@ class MemberState:
         assert self.tick is not None
         self.tick += 1
         named = self.offered is not None and self.offered.number == offered
-        if named and all(one == offered for one in offers):
+        if named and all(offer == offered for offer in offers):
             self.agreed = self.offered
 
     def enter(self, roster: Roster, *, tick: int) -> None:
@@ -98,7 +98,7 @@ class MemberState:
         if number <= self.halted:
             return False
         self.halted = number
-        self.heard = max(self.heard, number)
+        self.received = max(self.received, number)
         newest = self.roster or self.plan
         if newest is not None and newest.number > number:
             return False

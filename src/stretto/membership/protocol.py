@@ -65,8 +65,8 @@ def over(view: LeaderView) -> bool:
 
 def _concerned(view: LeaderView, roster: Roster) -> list[WorkerStatus]:
     """Those of the roster and of its base that have a record and are not gone."""
-    known = (view.workers.get(worker) for worker in (*roster.workers, *roster.left))
-    return [status for status in known if status is not None and status.alive]
+    statuses = (view.workers.get(worker) for worker in (*roster.workers, *roster.left))
+    return [status for status in statuses if status is not None and status.alive]
 
 
 def _finished(view: LeaderView) -> list[WorkerStatus]:
@@ -75,14 +75,14 @@ def _finished(view: LeaderView) -> list[WorkerStatus]:
 
 def _entered(view: LeaderView, roster: Roster) -> bool:
     """Somebody has switched to it or has been let go by it, as far as is known."""
-    known = map(view.workers.get, (*roster.workers, *roster.left))
-    return any(status is not None and status.roster >= roster.number for status in known)
+    statuses = map(view.workers.get, (*roster.workers, *roster.left))
+    return any(status is not None and status.roster >= roster.number for status in statuses)
 
 
 def _in_effect(view: LeaderView, roster: Roster) -> bool:
     """All living members have switched to it, so nobody is in its base any more."""
-    known = map(view.workers.get, roster.workers)
-    return all(status is not None and status.roster >= roster.number for status in known)
+    statuses = map(view.workers.get, roster.workers)
+    return all(status is not None and status.roster >= roster.number for status in statuses)
 
 
 def _ended_early(view: LeaderView, roster: Roster) -> str:

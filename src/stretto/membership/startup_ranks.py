@@ -54,7 +54,7 @@ class Ranks:
         return Ranks(to_int(document.get("life")), str(document.get("chief", "")), to_int(document.get("passed")), holders, terms)
 
 
-def take(ranks: Ranks, worker: str, *, agent: str, life: int, began: bool, gone: set[str]) -> Ranks:
+def assign_rank(ranks: Ranks, worker: str, *, agent: str, life: int, began: bool, gone: set[str]) -> Ranks:
     """With a rank for this worker: 0 for the chief, and the smallest free number for others.
 
     `began` is whether this life has had a roster; `gone` are workers that are known to be dead.
@@ -63,12 +63,12 @@ def take(ranks: Ranks, worker: str, *, agent: str, life: int, began: bool, gone:
         ranks = Ranks(life)
     if worker in ranks.holders:
         return ranks
-    held = {name: place for name, place in ranks.holders.items() if name not in gone}
-    if not began and ranks.chief not in held:
-        return replace(ranks, chief=worker, passed=0, holders={**held, worker: (0, agent)}, terms={})
-    taken = {rank for rank, _ in held.values()}
+    holders = {name: place for name, place in ranks.holders.items() if name not in gone}
+    if not began and ranks.chief not in holders:
+        return replace(ranks, chief=worker, passed=0, holders={**holders, worker: (0, agent)}, terms={})
+    taken = {rank for rank, _ in holders.values()}
     rank = next(number for number in range(1, len(taken) + 2) if number not in taken)
-    return replace(ranks, holders={**held, worker: (rank, agent)})
+    return replace(ranks, holders={**holders, worker: (rank, agent)})
 
 
 def passed(ranks: Ranks, worker: str, *, count: int) -> Ranks:

@@ -229,10 +229,10 @@ def _outcome(entries: Entries, follows: tuple[Guard, ...], document: Mapping[str
 def _forget(entries: Entries, published: Roster) -> Iterable[Put]:
     """Records of workers that are gone and that neither this roster nor its base can still need."""
     needed = {*published.workers, *published.left}
-    known = statuses(entries)
-    gone = {worker for worker, status in known.items() if status.phase is Phase.GONE and worker not in needed}
+    records = statuses(entries)
+    gone = {worker for worker, status in records.items() if status.phase is Phase.GONE and worker not in needed}
     yield from (Put(WORKERS + worker, None) for worker in sorted(gone))
     for key in entries:
         worker = key.removeprefix(DISMISSED)
-        if key.startswith(DISMISSED) and (worker in gone or worker not in known):
+        if key.startswith(DISMISSED) and (worker in gone or worker not in records):
             yield Put(key, None)

@@ -21,7 +21,7 @@ def targets(view: LeaderView, *, slots: Mapping[str, int], dismissed: Collection
     count = max(1, min(max(view.wanted, view.least), view.most, view.slices or view.most))
     kept = Counter[str]()
     running = (status for status in view.workers.values() if status.training and not status.leaving)
-    for status in sorted(running, key=lambda one: (one.phase is not Phase.MEMBER, one.order, one.worker)):
+    for status in sorted(running, key=lambda status: (status.phase is not Phase.MEMBER, status.order, status.worker)):
         fits = kept[status.agent] < slots.get(status.agent, 0) and status.worker not in dismissed
         if fits and kept.total() < count:
             kept[status.agent] += 1

@@ -126,7 +126,7 @@ class Membership:
     def _hear_roster(self, roster: Roster) -> None:
         with self._changed:
             superseded = self.seat.plan
-            build = self.seat.hear(roster)
+            build = self.seat.receive(roster)
             kept = superseded is self.seat.plan or superseded is self.seat.agreed or superseded is self.seat.offered
             if superseded is not None and not kept:
                 self._drop(superseded.number)

@@ -62,12 +62,12 @@ def local(address: str) -> bool:
 
 
 def _of_interface(name: str) -> str:
-    found = _ipv4(name) or _ipv6(name)
-    if found is None:
+    address = _ipv4(name) or _ipv6(name)
+    if address is None:
         raise UsageError(
             f"--interface {name!r} is no interface with an address of this host ({socket.gethostname()}): there are {_listing()}"
         )
-    return found
+    return address
 
 
 def _ipv4(name: str) -> str | None:
@@ -94,5 +94,5 @@ def _ipv6(name: str) -> str | None:
 
 def _listing() -> str:
     names = [name for _, name in socket.if_nameindex()]
-    found = [(name, _ipv4(name) or _ipv6(name)) for name in names]
-    return ", ".join(f"{name} ({address})" for name, address in found if address) or "none"
+    addresses = [(name, _ipv4(name) or _ipv6(name)) for name in names]
+    return ", ".join(f"{name} ({address})" for name, address in addresses if address) or "none"

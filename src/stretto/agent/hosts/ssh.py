@@ -70,15 +70,15 @@ class SshLaunch:
 def parse_hosts(text: str) -> list[Target]:
     """`a,b,c:4`."""
     targets: list[Target] = []
-    for word in filter(None, (one.strip() for one in text.split(","))):
-        found = TARGET.fullmatch(word)
-        if found is None or word.startswith("-"):
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        match = TARGET.fullmatch(word)
+        if match is None or word.startswith("-"):
             raise UsageError(
                 f"--hosts {text!r}: {word!r} is no host; write names that ssh knows, with a number of workers where "
                 "it matters, as in --hosts a,b,c:4"
             )
-        targets.append(Target(found["host"], int(found["slots"]) if found["slots"] else None))
-    names = [one.host for one in targets]
+        targets.append(Target(match["host"], int(match["slots"]) if match["slots"] else None))
+    names = [target.host for target in targets]
     if not targets or len(set(names)) != len(names):
         raise UsageError(f"--hosts {text!r} must name at least one host, and each one once")
     return targets
@@ -88,15 +88,15 @@ async def address_of(host: str) -> str:
     """What the user's ssh configuration says that this name stands for."""
     process = await asyncio.create_subprocess_exec(ssh(), "-T", "-G", host, stdout=asyncio.subprocess.PIPE)
     out, _ = await process.communicate()
-    found = re.search(rb"^hostname (\S+)$", out, re.MULTILINE)
-    return found[1].decode() if found else host
+    match = re.search(rb"^hostname (\S+)$", out, re.MULTILINE)
+    return match[1].decode() if match else host
 
 
 def ssh() -> str:
-    found = shutil.which("ssh")
-    if found is None:
+    path = shutil.which("ssh")
+    if path is None:
         raise UsageError("--hosts starts agents with ssh, which is not installed here: apt-get install openssh-client")
-    return found
+    return path
 
 
 def remote(launch: SshLaunch, words: Sequence[str]) -> str:
@@ -160,15 +160,15 @@ async def _lines(stream: asyncio.StreamReader, hear: Callable[[str], None]) -> N
         hear(line.decode("utf-8", "replace").rstrip("\n"))
 
 
-def explain(host: str, code: int, said: str, *, folder: str) -> str:
+def explain(host: str, code: int, output: str, *, folder: str) -> str:
     """Why an agent could not be started there, and what helps."""
-    shown = said.strip().splitlines()[-1] if said.strip() else f"exit code {code}"
-    if code == LOST and "Permission denied" in said:
+    shown = output.strip().splitlines()[-1] if output.strip() else f"exit code {code}"
+    if code == LOST and "Permission denied" in output:
         return (
             f"host {host}: ssh would ask for a password or refuses the key ({shown}): agents are started without a terminal, "
             f"so set up a key, for instance with `ssh-copy-id {host}`, and try `ssh {host} true`"
         )
-    if code == LOST and "verification failed" in said:
+    if code == LOST and "verification failed" in output:
         return f"host {host}: ssh does not know its host key yet ({shown}): connect once by hand with `ssh {host} true`"
     if code == LOST:
         return f"host {host} cannot be reached by ssh ({shown}): try `ssh {host} true`"
@@ -176,7 +176,7 @@ def explain(host: str, code: int, said: str, *, folder: str) -> str:
         return f"host {host} has no folder {folder} ({shown}): the script must be at the same place on every host"
     if code == 97:
         return f"host {host} has no python3: install what this host has"
-    if "No module named" in said:
+    if "No module named" in output:
         return f"host {host}: {shown}: install stretto there, for the Python that is used here ({sys.executable}) or for python3"
     return f"host {host}: {shown}"
 

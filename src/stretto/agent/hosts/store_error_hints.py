@@ -16,9 +16,9 @@ class Remedy:
     certain: bool = True
 
 
-def remedy(said: str, shared: StoreOptions) -> Remedy | None:
-    """For what a store said, or nothing that we know of."""
-    return next((make(shared) for words, make in KNOWN if any(word in said for word in words)), None)
+def remedy(message: str, shared: StoreOptions) -> Remedy | None:
+    """What helps against an error of the store; None if that is not known."""
+    return next((make(shared) for words, make in KNOWN if any(word in message for word in words)), None)
 
 
 def _password(shared: StoreOptions) -> Remedy:

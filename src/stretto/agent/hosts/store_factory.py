@@ -33,7 +33,7 @@ class PrefixStore:
 
     async def read(self, prefix: str) -> tuple[list[StoreEntry], int]:
         entries, revision = await self._store.read(self._prefix + prefix)
-        return [StoreEntry(self._name(one.key), one.value, one.revision, one.created) for one in entries], revision
+        return [StoreEntry(self._name(entry.key), entry.value, entry.revision, entry.created) for entry in entries], revision
 
     async def commit(self, puts: Sequence[Put], *, guards: Sequence[Guard] = ()) -> int | None:
         return await self._store.commit(
@@ -82,16 +82,16 @@ def endpoints(url: str) -> tuple[tuple[str, int], ...]:
     """Hosts and ports that a store's URL names."""
     parts = urlsplit(url)
     default = 2379 if parts.scheme in ("etcd", "etcds") else 0
-    found: list[tuple[str, int]] = []
-    for one in parts.netloc.rpartition("@")[2].split(","):
-        host, colon, port = one.rpartition(":")
+    hosts: list[tuple[str, int]] = []
+    for part in parts.netloc.rpartition("@")[2].split(","):
+        host, colon, port = part.rpartition(":")
         if not colon or "]" in port:
-            host, port = one, str(default)
+            host, port = part, str(default)
         host = host.strip("[]")
         if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise UsageError(f"--store {url!r}: {one!r} is no HOST:PORT")
-        found.append((host, int(port)))
-    return tuple(found)
+            raise UsageError(f"--store {url!r}: {part!r} is no HOST:PORT")
+        hosts.append((host, int(port)))
+    return tuple(hosts)
 
 
 async def open_store(shared: StoreOptions, *, serve: bool = True, every_job: bool = False, answer_s: float | None = None) -> Opened:
@@ -155,19 +155,19 @@ async def _reach(store: Store, shared: StoreOptions, places: Sequence[tuple[str,
             raise UsageError(str(error)) from None
         except StoreError as error:
             failures += 1
-            known = remedy(str(error), shared)
-            hopeless = known is not None and known.certain and failures >= len(places)
+            cure = remedy(str(error), shared)
+            hopeless = cure is not None and cure.certain and failures >= len(places)
             if hopeless or time.monotonic() > until:
                 with contextlib.suppress(StoreError):
                     await store.close()
-                raise UsageError(_unreached(error, shared, known)) from None
+                raise UsageError(_unreached(error, shared, cure)) from None
         await asyncio.sleep(0.2)
 
 
-def _unreached(error: StoreError, shared: StoreOptions, known: Remedy | None) -> str:
-    if known is not None and known.certain:
-        return f"the store {shared.url} refuses host {socket.gethostname()}: {known.text} ({error})"
-    hint = f"; {known.text}" if known is not None else ""
+def _unreached(error: StoreError, shared: StoreOptions, cure: Remedy | None) -> str:
+    if cure is not None and cure.certain:
+        return f"the store {shared.url} refuses host {socket.gethostname()}: {cure.text} ({error})"
+    hint = f"; {cure.text}" if cure is not None else ""
     return (
         f"the store {shared.url} cannot be reached from {socket.gethostname()}: {error}. Check that it runs, the addresses, "
         f"and that no firewall is between{hint}"

@@ -111,11 +111,11 @@ class Recorder:
 
     def order(self, worker: str, *, loader: int, epoch: int, order: str) -> None:
         """The order of samples that a worker has computed for itself. A difference is told for everyone who has one."""
-        known = self._orders.get(loader)
-        if known is None or known[0] < epoch:
+        first = self._orders.get(loader)
+        if first is None or first[0] < epoch:
             self._orders[loader] = (epoch, worker, order)
-        elif known[0] == epoch and known[2] != order:
-            line = Orders(loader, epoch, {known[1]: known[2], worker: order}, worker)
+        elif first[0] == epoch and first[2] != order:
+            line = Orders(loader, epoch, {first[1]: first[2], worker: order}, worker)
             self.once(line, loader, epoch, worker)
 
     def once(self, line: KnownRecord, *key: object) -> None:
@@ -147,9 +147,11 @@ class Recorder:
 
     def roster(self, roster: Roster, *, agent: str | None = None) -> None:
         """`agent` has this recorder: it hears of its own workers' switches only."""
-        members = tuple(RosterMember(one.worker, one.agent, (one.share.low, one.share.high)) for one in roster.members)
+        members = tuple(
+            RosterMember(member.worker, member.agent, (member.share.low, member.share.high)) for member in roster.members
+        )
         self.write(RosterLine(roster.number, members, roster.base, roster.rescue, roster.cause))
-        here = tuple(one.worker for one in roster.members if agent is None or one.agent == agent)
+        here = tuple(member.worker for member in roster.members if agent is None or member.agent == agent)
         self._switches = {number: switch for number, switch in self._switches.items() if switch.reports}
         self._switches[roster.number] = _Switch(roster, here)
 
@@ -214,8 +216,8 @@ class _Switch:
 
     def line(self) -> Switch:
         """The pause is the longest of those who were there before."""
-        told = [self.reports[worker] for worker in self.stayed if worker in self.reports] or list(self.reports.values())
-        first = told[0]
+        reports = [self.reports[worker] for worker in self.stayed if worker in self.reports] or list(self.reports.values())
+        first = reports[0]
         pause_ms = max(self.pauses_ms.values(), default=None)
         return Switch(
             number=self.roster.number,
@@ -225,5 +227,5 @@ class _Switch:
             left=first.left or self.roster.left,
             cause=first.cause or self.roster.cause,
             pause_ms=pause_ms if self.stayed else 0.0,
-            switch_ms=round(max(report.switch_ms for report in told), 3),
+            switch_ms=round(max(report.switch_ms for report in reports), 3),
         )

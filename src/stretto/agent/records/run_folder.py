@@ -126,8 +126,8 @@ def find(run: str, *, runs: Path) -> RunFolder:
     for path in (runs / run, Path(run), *_numbers(runs, run)):
         if (path / "run.json").is_file():
             return RunFolder(path)
-    known = [folder.name for folder in every(runs)][-5:]
-    there = f"it has {', '.join(known)}" if known else "it has no runs"
+    latest = [folder.name for folder in every(runs)][-5:]
+    there = f"it has {', '.join(latest)}" if latest else "it has no runs"
     names = [folder.name for folder in every(runs)]
     stems = [name.rpartition("-")[0] for name in names]
     close = get_close_matches(run.removesuffix(".py"), [*names, *stems], n=1)
@@ -137,16 +137,16 @@ def find(run: str, *, runs: Path) -> RunFolder:
 
 def _numbers(runs: Path, stem: str) -> list[Path]:
     """The runs that `_numbered` has made for a script, the last first."""
-    found = [path for path in runs.glob("*-*") if re.fullmatch(re.escape(stem) + r"-[1-9]\d{0,5}", path.name)]
-    return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
+    paths = [path for path in runs.glob("*-*") if re.fullmatch(re.escape(stem) + r"-[1-9]\d{0,5}", path.name)]
+    return sorted(paths, key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
 
 
 def every(runs: Path) -> Iterator[RunFolder]:
     """All runs of a folder, the oldest first."""
     if not runs.is_dir():
         return
-    found = [path for path in runs.iterdir() if (path / "run.json").is_file()]
-    for path in sorted(found, key=lambda one: ((one / "run.json").stat().st_mtime, one.name)):
+    paths = [path for path in runs.iterdir() if (path / "run.json").is_file()]
+    for path in sorted(paths, key=lambda path: ((path / "run.json").stat().st_mtime, path.name)):
         yield RunFolder(path)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from stretto.agent.records.recorder import Recorder
 from stretto.core.journal import Switch
 
-LOOK_S = 0.1
+POLL_S = 0.1
 """How often the first step of a generation is looked for."""
 
 
@@ -30,7 +30,7 @@ class Pauses:
         self._last: float | None = None
         """When the job's last step ended, in earlier generations."""
         self._line: Switch | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._waiting: asyncio.Task[None] | None = None
 
     def prepare(self, generation: int) -> Path:
         """The file for a generation that is about to be started. Never the one before: somebody may still have that mapped."""
@@ -45,7 +45,7 @@ class Pauses:
             self._recorder.write(replace(line, pause_ms=0.0 if line.cause == "start" else None))
             return
         self._line = line
-        self._looking = asyncio.create_task(self._look())
+        self._waiting = asyncio.create_task(self._wait_for_first_step())
 
     def generation_ended(self) -> None:
         """Takes down the last step, and the line that still waits for a first one."""
@@ -57,16 +57,16 @@ class Pauses:
         self.generation_ended()
         self._steps.unlink(missing_ok=True)
 
-    async def _look(self) -> None:
+    async def _wait_for_first_step(self) -> None:
         while not self._times()[0]:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
         self._write(self._times()[0])
 
     def _write(self, first: float) -> None:
         line, self._line = self._line, None
-        looking, self._looking = self._looking, None
-        if looking is not None and looking is not asyncio.current_task():
-            looking.cancel()
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None and waiting is not asyncio.current_task():
+            waiting.cancel()
         if line is not None and self._last is not None:
             pause_ms = round((first - self._last) * 1e3, 3) if first else None
             self._recorder.write(replace(line, pause_ms=pause_ms))

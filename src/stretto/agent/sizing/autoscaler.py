@@ -76,7 +76,7 @@ class Autoscaler:
         self._measure(commit)
         wish = decide(self.config, self._state(commit))
         if wish.workers != self._agent.wanted:
-            self._ask(wish.workers, wish.reason)
+            self._request(wish.workers, wish.reason)
         else:
             self._explain(wish.reason)
 
@@ -92,11 +92,11 @@ class Autoscaler:
             return
         self._rates.append(commit.count / step_s)
         self._seconds += step_s
-        found = Measurement(statistics.median(self._rates), self._now(), steps=len(self._rates), seconds=self._seconds)
-        enough = found.steps >= self.config.steps and found.seconds >= self.config.window_s
+        measurement = Measurement(statistics.median(self._rates), self._now(), steps=len(self._rates), seconds=self._seconds)
+        enough = measurement.steps >= self.config.steps and measurement.seconds >= self.config.window_s
         before = self._measured.get(workers)
         arrived = before.arrived if before is not None else None
-        self._measured[workers] = replace(found, arrived=arrived or (found.rate if enough else None))
+        self._measured[workers] = replace(measurement, arrived=arrived or (measurement.rate if enough else None))
 
     def _state(self, commit: Commit) -> AutoscaleState:
         left, here = commit.left, self._measured.get(self._workers)
@@ -114,7 +114,7 @@ class Autoscaler:
             free=self._agent.free,
         )
 
-    def _ask(self, workers: int, reason: str) -> None:
+    def _request(self, workers: int, reason: str) -> None:
         before = self._agent.wanted
         try:
             self._agent.scale(workers)

@@ -64,24 +64,25 @@ def judge(
         return Liveness("frozen", f"stopped, and no heartbeat for {age:.1f} s (the limit is {limits.frozen_s} s)")
     if pulse.beaten and age > limits.lost_s:
         return Liveness("silent", f"no heartbeat for {age:.1f} s (the limit is {limits.lost_s} s)")
-    took = now - max(pulse.since, since)
+    seconds = now - max(pulse.since, since)
     if pulse.activity is Activity.SLICE:
-        return _slice(pulse, took, typical_s=max(typical_s, pulse.typical_s), limits=limits)
-    if pulse.activity in (Activity.OUTSIDE, Activity.STEPPING) and limits.outside_s and took > limits.outside_s:
+        return _slice(pulse, seconds, typical_s=max(typical_s, pulse.typical_s), limits=limits)
+    if pulse.activity in (Activity.OUTSIDE, Activity.STEPPING) and limits.outside_s and seconds > limits.outside_s:
         return Liveness(
-            "hung", f"{took:.1f} s after step {pulse.step} without reaching the next one (--hang-timeout is {limits.outside_s:g} s)"
+            "hung",
+            f"{seconds:.1f} s after step {pulse.step} without reaching the next one (--hang-timeout is {limits.outside_s:g} s)",
         )
     return None
 
 
-def _slice(pulse: HeartbeatSample, took: float, *, typical_s: float, limits: LivenessLimits) -> Liveness | None:
+def _slice(pulse: HeartbeatSample, seconds: float, *, typical_s: float, limits: LivenessLimits) -> Liveness | None:
     least = limits.slice_s if pulse.slices else max(limits.slice_s, limits.first_slice_s)
     bound = max(least, SLICE_FACTOR * typical_s)
-    if took <= bound:
+    if seconds <= bound:
         return None
     return Liveness(
         "hung",
-        f"{took:.1f} s in slice {pulse.slice} of step {pulse.step}, pass {pulse.pass_} "
+        f"{seconds:.1f} s in slice {pulse.slice} of step {pulse.step}, pass {pulse.pass_} "
         f"(the limit is {bound:.1f} s: slices take {typical_s:.3f} s)",
     )
 

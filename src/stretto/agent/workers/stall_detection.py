@@ -121,13 +121,13 @@ class StallDetector:
         self._moved = now
 
     def _move(self, places: tuple[object, ...], now: float) -> Moves | None:
-        took, self._places, self._moved = now - self._moved, places, now
+        seconds, self._places, self._moved = now - self._moved, places, now
         reported, restarted, self._reported, self._restarted = self._reported, self._restarted, False, False
         if not reported:
             return None
         if self._own and not restarted:
-            self._longest = max(self._longest, took)
-        return Moves(f"the job goes on after {took:.0f} s")
+            self._longest = max(self._longest, seconds)
+        return Moves(f"the job goes on after {seconds:.0f} s")
 
 
 def odd_one(members: Sequence[WorkerActivity]) -> str:

@@ -230,8 +230,8 @@ def _live(request: dict[str, Any], fds: list[int], *, server: int, script: str, 
 def _leave() -> None:
     """What an interpreter does at its end, for scripts that count on it: threads are joined, exit handlers run."""
     atexit.unregister(threads.finish)  # os._exit comes next and unwinds nothing: a save that hangs need not be waited for
-    vars(threading)["_shutdown"]()  # CPython has no public names for these two
-    vars(atexit)["_run_exitfuncs"]()
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
 
 
 def _set_threads(threads: int) -> None:

@@ -35,7 +35,7 @@ class EmbeddedStore:
     async def commit(self, puts: Sequence[Put], *, guards: Sequence[Guard] = ()) -> int | None:
         self._advance()
         revision = self._table.commit(puts, guards=guards)
-        self._tell()
+        self._notify()
         return revision
 
     async def grant(self, ttl_s: float) -> int:
@@ -53,7 +53,7 @@ class EmbeddedStore:
     async def revoke(self, lease: int) -> None:
         self._advance()
         self._table.revoke(lease)
-        self._tell()
+        self._notify()
 
     async def watch(self, prefix: str, *, after: int) -> AsyncIterator[StoreChange]:
         self._advance()
@@ -75,7 +75,7 @@ class EmbeddedStore:
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
-        self._tell()
+        self._notify()
 
     def _advance(self) -> None:
         if self._closed:
@@ -83,9 +83,9 @@ class EmbeddedStore:
         before = self._table.revision
         self._table.expire(now=self._clock())
         if self._table.revision != before:
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
 

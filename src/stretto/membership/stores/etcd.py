@@ -99,7 +99,7 @@ class EtcdStore:
     async def read(self, prefix: str) -> tuple[list[StoreEntry], int]:
         rpc, low = self._rpc, self._key(prefix)
         request = rpc.RangeRequest(key=low, range_end=_end(low))
-        answer = await self._ask(rpc.KVStub, "Range", request, repeat=True)
+        answer = await self._request(rpc.KVStub, "Range", request, repeat=True)
         entries = [StoreEntry(self._name(kv.key), kv.value.decode(), kv.mod_revision, kv.create_revision) for kv in answer.kvs]
         return sorted(entries, key=lambda entry: entry.key), int(answer.header.revision)
 
@@ -111,7 +111,7 @@ class EtcdStore:
         ]
         request = rpc.TxnRequest(compare=compare, success=[self._operation(put) for put in puts])
         try:
-            answer = await self._ask(rpc.KVStub, "Txn", request)
+            answer = await self._request(rpc.KVStub, "Txn", request)
         except StoreError as error:
             if "lease not found" in str(error):
                 return None
@@ -121,7 +121,7 @@ class EtcdStore:
     async def grant(self, ttl_s: float) -> int:
         rpc = self._rpc
         request = rpc.LeaseGrantRequest(TTL=max(1, -int(-ttl_s // 1)))
-        answer = await self._ask(rpc.LeaseStub, "LeaseGrant", request)
+        answer = await self._request(rpc.LeaseStub, "LeaseGrant", request)
         return int(answer.ID)
 
     async def renew(self, lease: int) -> bool:
@@ -138,7 +138,7 @@ class EtcdStore:
         rpc = self._rpc
         request = rpc.LeaseRevokeRequest(ID=lease)
         try:
-            await self._ask(rpc.LeaseStub, "LeaseRevoke", request)
+            await self._request(rpc.LeaseStub, "LeaseRevoke", request)
         except StoreError as error:
             if "lease not found" not in str(error):
                 raise
@@ -216,7 +216,7 @@ class EtcdStore:
 
     # ---- endpoints
 
-    async def _ask(self, stub: Any, method: str, request: Any, *, repeat: bool = False) -> Any:
+    async def _request(self, stub: Any, method: str, request: Any, *, repeat: bool = False) -> Any:
         def call(channel: Any, **how: Any) -> Awaitable[Any]:
             return getattr(stub(channel), method)(request, **how)
 

@@ -58,19 +58,19 @@ class MvccTable:
         return self.granted
 
     def renew(self, lease: int, *, now: float) -> bool:
-        known = self.leases.get(lease)
-        if known is not None:
-            known.ends_at = now + known.ttl_s
-        return known is not None
+        held_lease = self.leases.get(lease)
+        if held_lease is not None:
+            held_lease.ends_at = now + held_lease.ttl_s
+        return held_lease is not None
 
     def revoke(self, lease: int) -> None:
-        known = self.leases.pop(lease, None)
-        if known is not None and known.keys:
-            self._apply([Put(key, None) for key in sorted(known.keys)])
+        held_lease = self.leases.pop(lease, None)
+        if held_lease is not None and held_lease.keys:
+            self._apply([Put(key, None) for key in sorted(held_lease.keys)])
 
     def expire(self, *, now: float) -> None:
         """Ends every lease whose time is over."""
-        for lease in [number for number, known in self.leases.items() if known.ends_at <= now]:
+        for lease in [number for number, held_lease in self.leases.items() if held_lease.ends_at <= now]:
             self.revoke(lease)
 
     def next_expiry(self) -> float | None:

@@ -174,7 +174,7 @@ class TcpStore:
         self._address = (host, port)
         self._token = token
         self._answer_s = answer_s
-        self._heard = 0
+        self._received = 0
         """Messages that have come, to tell a server that is slow from one that is gone."""
         self._tls = tls
         self._writer: asyncio.StreamWriter | None = None
@@ -185,30 +185,30 @@ class TcpStore:
         self._streams: dict[int, asyncio.Queue[dict[str, Any]]] = {}
 
     async def read(self, prefix: str) -> tuple[list[StoreEntry], int]:
-        entries, revision = await self._ask("read", prefix=prefix)
+        entries, revision = await self._request("read", prefix=prefix)
         return [StoreEntry(**entry) for entry in entries], int(revision)
 
     async def commit(self, puts: Sequence[Put], *, guards: Sequence[Guard] = ()) -> int | None:
-        return await self._ask(
+        return await self._request(
             "commit",
             puts=[[put.key, put.value, put.lease] for put in puts],
             guards=[[guard.key, guard.revision] for guard in guards],
         )
 
     async def grant(self, ttl_s: float) -> int:
-        return int(await self._ask("grant", ttl_s=ttl_s))
+        return int(await self._request("grant", ttl_s=ttl_s))
 
     async def renew(self, lease: int) -> bool:
-        return bool(await self._ask("renew", lease=lease))
+        return bool(await self._request("renew", lease=lease))
 
     async def revoke(self, lease: int) -> None:
-        await self._ask("revoke", lease=lease)
+        await self._request("revoke", lease=lease)
 
     async def watch(self, prefix: str, *, after: int) -> AsyncIterator[StoreChange]:
         number = next(self._numbers)
         stream = self._streams[number] = asyncio.Queue[dict[str, Any]](AHEAD)
         try:
-            await self._ask("watch", number=number, prefix=prefix, after=after)
+            await self._request("watch", number=number, prefix=prefix, after=after)
             while True:
                 message = await stream.get()
                 if "change" not in message:
@@ -227,11 +227,11 @@ class TcpStore:
 
     # ---- the connection
 
-    async def _ask(self, do: str, *, number: int | None = None, **fields: Any) -> Any:
+    async def _request(self, do: str, *, number: int | None = None, **fields: Any) -> Any:
         number = next(self._numbers) if number is None else number
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
-        heard = self._heard
+        received = self._received
         try:
             async with asyncio.timeout(self._answer_s):
                 writer = await self._connect()
@@ -239,7 +239,7 @@ class TcpStore:
                 await writer.drain()
                 return _value(await answer)
         except TimeoutError as error:
-            if self._heard == heard:
+            if self._received == received:
                 self._hang_up()
             raise StoreError(f"no answer from the store at {self._place} within {self._answer_s:g} s") from error
         except OSError as error:
@@ -285,7 +285,7 @@ class TcpStore:
         try:
             while True:
                 message = await _read(reader)
-                self._heard += 1
+                self._received += 1
                 number = int(message.get("n", 0))
                 if number in self._waiting and not self._waiting[number].done():
                     self._waiting[number].set_result(message)

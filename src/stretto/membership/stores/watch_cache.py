@@ -42,7 +42,7 @@ class WatchCache:
                 continue
             except StoreError as error:
                 self.trouble = error
-                self._tell()
+                self._notify()
                 await asyncio.sleep(self._pause_s)
 
     async def refresh(self) -> None:
@@ -55,7 +55,7 @@ class WatchCache:
             self.entries = {entry.key: entry for entry in entries}
             self.revision = revision
         self.trouble = None
-        self._tell()
+        self._notify()
 
     async def changed(self, timeout_s: float | None = None, *, since: int | None = None) -> None:
         """Returns at the next change after version `since` (which may have been already), or after the timeout."""
@@ -74,7 +74,7 @@ class WatchCache:
             doubt = self._doubt(self.entries)
             if doubt:
                 raise StoreError(doubt)
-            self._tell()
+            self._notify()
 
     def _apply(self, change: StoreChange) -> None:
         before = self.entries.get(change.key)
@@ -85,7 +85,7 @@ class WatchCache:
             self.entries[change.key] = StoreEntry(change.key, change.value, change.revision, created)
         self.revision = change.revision
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self.version += 1
         self._news.set()
         self._news = asyncio.Event()

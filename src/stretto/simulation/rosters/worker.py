@@ -73,7 +73,7 @@ class SimWorker:
         self.agent.hears(self, phase=Phase.READY, slices=self._world.slices, shape="odd" if self.odd else "even")
 
     def hear(self, roster: Roster) -> None:
-        if self.seat.hear(roster):
+        if self.seat.receive(roster):
             self._world.fabric.build(self, roster)
         self._poke()
 

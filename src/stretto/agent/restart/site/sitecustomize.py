@@ -56,8 +56,8 @@ class Watch:
 def _step_aside() -> None:
     """Lets the next `sitecustomize` on the path run, and hides this one from the script's children."""
     here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [one for one in sys.path if os.path.abspath(one) != here]
-    kept = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one and os.path.abspath(one) != here]
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path) != here]
+    kept = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and os.path.abspath(path) != here]
     if kept:
         os.environ["PYTHONPATH"] = os.pathsep.join(kept)
     else:
