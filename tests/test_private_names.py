@@ -16,7 +16,6 @@ LIBRARIES = {
     "server/storage/repository.py": {"_mapping"},
     "server/storage/tokens.py": {"_mapping"},
     "train/batch_controller.py": {"_scale"},
-    "train/catch_up.py": {"_version"},
     "train/consistency.py": {"_buffers", "_non_persistent_buffers_set", "_parameters"},
     "train/data/dataset_changes.py": {"_version"},
     "train/data/sweeps.py": {"_getframe"},
@@ -38,6 +37,7 @@ LIBRARIES = {
         "_to_sync",
         "_update_count",
     },
+    "train/state_sync.py": {"_version"},
 }
 """Private names of other libraries (torch, torchmetrics, Python, SQLAlchemy) that a module uses for want of public ones."""
 

@@ -15,7 +15,7 @@ from saving import GUARD_S, STEPS, alone, arguments, wish
 from stretto.core.errors import Refused, Stale, UsageError
 from stretto.core.manifest import NAME
 from stretto.train.checkpoint.catalog import CheckpointEntry, check_fence, choose, claim, entries, raise_fence, sound, verify
-from stretto.train.checkpoint.storage import CheckpointStorage, LocalStorage, open_vault
+from stretto.train.checkpoint.storage import CheckpointStorage, LocalStorage, open_storage
 
 
 @pytest.fixture(scope="module")
@@ -322,9 +322,9 @@ def test_any_file_system_that_fsspec_knows_will_do(tmp_path: Path, reference: st
     url = f"dir://saved::file://{tmp_path}"
     from stretto.train.checkpoint.storage import RemoteStorage
 
-    assert isinstance(open_vault(url), RemoteStorage)
+    assert isinstance(open_storage(url), RemoteStorage)
     assert alone(tmp_path, checkpoint=wish(url, keep=2)).digest == reference
-    vault = open_vault(url)
+    vault = open_storage(url)
     found = [entry for entry in resumable(vault) if entry.complete]
     assert 1 <= len(found) <= 2
     ended = alone(tmp_path, args=arguments(pause_s=0.0), resume={"url": url, "step": found[-1].step})
@@ -333,7 +333,7 @@ def test_any_file_system_that_fsspec_knows_will_do(tmp_path: Path, reference: st
 
 def test_a_place_that_nobody_knows_is_refused_with_the_fix() -> None:
     with pytest.raises(UsageError, match="nowhere://x cannot be used"):
-        open_vault("nowhere://x")
+        open_storage("nowhere://x")
 
 
 SCRIPT_HEAD = Path(__file__).with_name("saving.py").read_text().split('SCRIPT = """')[1].split('"""')[0]

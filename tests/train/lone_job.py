@@ -10,5 +10,5 @@ from stretto.train.session import TrainingSession, WorkerProcess
 
 def lone_job(seed: int = 3) -> Job:
     """A job that nobody else takes part in."""
-    process = WorkerProcess("alone", {}, None, NullHeartbeat(), Membership("alone", link=None))
+    process = WorkerProcess("alone", {}, None, NullHeartbeat(), Membership("alone", channel=None))
     return Job(TrainingSession(process, seed=seed, changed=[]))

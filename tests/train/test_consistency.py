@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from stretto.train.consistency import PARTS, STATE, TENSORS, Consistency
-from stretto.train.reduce.checksum import checksum
+from stretto.train.consistency import PARTS, STATE, TENSORS, Consistency, checksum
 from stretto.train.sharing.optimizer_hooks import OptimizerHooks
 from stretto.train.sharing.shared_objects import SharedObjects
 

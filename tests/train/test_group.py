@@ -105,7 +105,7 @@ def test_shares_that_are_not_aligned_sum_to_the_same_bits():
 
 
 def tell(group: ProcessGroup, size: int) -> list[int]:
-    return [len(text) for text in TreeAllreduce(group, 8).tell(bytes(size * (group.rank + 1)))]
+    return [len(text) for text in TreeAllreduce(group, 8).all_gather(bytes(size * (group.rank + 1)))]
 
 
 @pytest.mark.parametrize("size", [0, 10, 2040, 5000])

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from stretto.core.slices import Span
-from stretto.train.reduce.accumulation import program
+from stretto.train.reduce.accumulation import sum_schedule
 from stretto.train.reduce.gradients import Gradients
 from stretto.train.sharing.preallocate import LARGE_BYTES, Handover, spread, touched
 from stretto.train.sharing.state_codec import spec
@@ -64,7 +64,7 @@ def test_a_handover_that_nobody_wants_any_more_ends() -> None:
 
 def test_the_first_pass_of_a_newcomer_adds_up_in_memory_that_was_allocated_ahead() -> None:
     parameters = [torch.nn.Parameter(torch.ones(LARGE)), torch.nn.Parameter(torch.ones(3))]
-    gradients, schedule = Gradients(parameters), program(8, Span(4, 8))
+    gradients, schedule = Gradients(parameters), sum_schedule(8, Span(4, 8))
     with ThreadPoolExecutor(1) as pool:
         buffers = pool.submit(gradients.allocate, schedule).result()
     ahead = {tensor.data_ptr() for bucket in buffers for tensor in bucket}
@@ -77,7 +77,7 @@ def test_the_first_pass_of_a_newcomer_adds_up_in_memory_that_was_allocated_ahead
 
 def test_memory_for_another_set_of_parameters_is_not_used() -> None:
     """The job may reduce other parameters than the script that has just begun."""
-    schedule = program(8, Span(4, 8))
+    schedule = sum_schedule(8, Span(4, 8))
     buffers = Gradients([torch.nn.Parameter(torch.ones(LARGE))]).allocate(schedule)
     gradients = Gradients([torch.nn.Parameter(torch.ones(3))])
     gradients.adopt(buffers)

@@ -53,7 +53,7 @@ def newcomer(pipe: Connection) -> None:
 def member() -> Iterator[tuple[Membership, Said, Roster]]:
     """A team that trains in roster 1, hears of a plan with a newcomer, and cannot finish its group."""
     said = Said()
-    team = Membership("w0", link=cast(AgentChannel, said))
+    team = Membership("w0", channel=cast(AgentChannel, said))
     alone = Roster(1, (Member("w0", "a", team.address, Span(0, 8)),))
     team.group = ProcessGroup(alone, "w0", Rendezvous("127.0.0.1"))
     team.seat.enter(alone, tick=3)
@@ -71,7 +71,7 @@ def member() -> Iterator[tuple[Membership, Said, Roster]]:
     members = (Member("w0", "a", team.address, Span(0, 4)), Member("w1", "a", ours.recv(), Span(4, 8)))
     plan = Roster(2, members, base=1, joined=("w1",))
     ours.send(plan.to_dict())
-    team.hear(RosterMessage(plan))
+    team.handle(RosterMessage(plan))
     assert broke_off.get(timeout=GUARD_S)
     yield team, said, plan
     process.kill()
@@ -88,7 +88,7 @@ def wait(true: Callable[[], bool]) -> None:
 def test_a_plan_without_the_newcomer_costs_the_member_nothing(member: tuple[Membership, Said, Roster]) -> None:
     team, said, plan = member
     shrunk = Roster(3, (plan.members[0],), base=1)
-    team.hear(RosterMessage(shrunk))
+    team.handle(RosterMessage(shrunk))
     assert said.until(PreparedMessage).number == 3
     assert team.seat.roster is not None and team.seat.roster.number == 1
     assert team.seat.halted == 0, "the roster in effect was broken for a newcomer that the leader had already given up"

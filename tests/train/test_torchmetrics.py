@@ -112,7 +112,7 @@ def spread(name: str, workers: int, *, repeat: bool = False) -> list[tuple[torch
             for unit in share:
                 metrics.enter_slice()
                 update(name, metric, *step[unit])
-                tally.take(unit, metrics.leave_slice())
+                tally.set_states(unit, metrics.leave_slice())
             blobs.append(tally.pack(units=SLICES, share=share))
         if not again:
             for _, metrics, _ in team:
@@ -179,7 +179,7 @@ def test_minmax_keeps_its_extremes() -> None:
         metrics.enter_slice()
         metric.update(logits, labels)
         tally = SliceSums()
-        tally.take(unit, metrics.leave_slice())
+        tally.set_states(unit, metrics.leave_slice())
         metrics.merge(total([tally.pack(units=SLICES, share=deal(SLICES, 1)[0])], units=SLICES))
         metric.compute()
     newcomer, _, theirs = worker(make)
@@ -193,7 +193,7 @@ def test_long_lists_are_kept_short() -> None:
         metrics.enter_slice()
         metric.update(torch.tensor([float(step)]))
         tally = SliceSums()
-        tally.take(0, metrics.leave_slice())
+        tally.set_states(0, metrics.leave_slice())
         metrics.merge(total([tally.pack(units=1, share=deal(1, 1)[0])], units=1))
     assert len(metric.value) <= 64
     assert metric.compute().tolist() == [float(step) for step in range(200)]

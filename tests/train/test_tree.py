@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.core.slices import Span, cover, deal, split, weigh
-from stretto.train.reduce.accumulation import CHUNK, Flat, program
+from stretto.train.reduce.accumulation import CHUNK, Flat, sum_schedule
 from stretto.train.reduce.tree_allreduce import aligned, segments
 
 slices = st.integers(1, 40)
@@ -32,19 +32,19 @@ def shares(draw):
 @given(shares())
 def test_a_program_adds_up_exactly_the_complete_subtrees_of_its_share(case):
     n, share = case
-    done = program(n, share)
+    done = sum_schedule(n, share)
     buffers: dict[int, str] = {}
-    for move in done.moves:
+    for move in done.ops:
         buffers[move.buffer] = str(move.slice) if move.first else f"({buffers[move.buffer]}+{move.slice})"
         for into, source in move.merges:
             buffers[into] = f"({buffers[into]}+{buffers[source]})"
-    assert [move.slice for move in done.moves] == list(share)
+    assert [move.slice for move in done.ops] == list(share)
     assert {node: buffers[buffer] for node, buffer in done.results.items()} == {node: reference(node) for node in cover(n, share)}
 
 
 @given(slices)
 def test_one_worker_needs_few_buffers(n):
-    assert program(n, Span(0, n)).buffers <= max(1, (n - 1).bit_length()) + 1
+    assert sum_schedule(n, Span(0, n)).buffers <= max(1, (n - 1).bit_length()) + 1
 
 
 @given(shares())
@@ -85,10 +85,10 @@ def test_adding_in_another_order_changes_the_bits():
     """The control: were the order of no consequence, none of this would be needed."""
     values = [torch.randn(10_000, generator=torch.Generator().manual_seed(k)) for k in range(8)]
     flat = Flat([values[0].shape], dtype=torch.float32, device=torch.device("cpu"))
-    done = program(8, Span(0, 8))
+    done = sum_schedule(8, Span(0, 8))
     flat.need(done.buffers)
-    for move in done.moves:
-        flat.take(move, 0, values[move.slice])
+    for move in done.ops:
+        flat.add(move, 0, values[move.slice])
     (buffer,) = done.results.values()
     tree = flat.views[buffer][0]
     pairs = [a + b for a, b in zip(values[::2], values[1::2], strict=True)]
@@ -105,14 +105,14 @@ def test_keeping_the_first_of_two_changes_no_bit(case, sweeps, data):
     absent = data.draw(st.sets(st.sampled_from(list(share)), max_size=2))
     dtype = data.draw(st.sampled_from([torch.float32, torch.bfloat16]))
     values = {k: torch.randn(length, generator=torch.Generator().manual_seed(k)).to(dtype) for k in share if k not in absent}
-    done = program(n, share)
+    done = sum_schedule(n, share)
     sums = []
     for keep in (True, False):
         flat = Flat([torch.Size([length])], dtype=torch.float32, device=torch.device("cpu"))
         flat.need(done.buffers)
-        for move in done.moves:
-            last = len(done.results) == 1 and move is done.moves[-1]
-            flat.take(move, 0, values.get(move.slice), keep=keep, scale=0.3 if last and keep else None)
+        for move in done.ops:
+            last = len(done.results) == 1 and move is done.ops[-1]
+            flat.add(move, 0, values.get(move.slice), keep=keep, scale=0.3 if last and keep else None)
         if len(done.results) == 1 and not keep:
             flat.views[next(iter(done.results.values()))][0].mul_(0.3)
         sums.append({node: flat.views[buffer][0] for node, buffer in done.results.items()})

@@ -25,7 +25,7 @@ from stretto.core.errors import UsageError
 from stretto.core.journal import Resume, Start
 from stretto.core.json_types import JsonObject
 from stretto.train.checkpoint.catalog import CheckpointEntry, sound
-from stretto.train.checkpoint.storage import open_vault
+from stretto.train.checkpoint.storage import open_storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def next_life(folder: RunFolder, entry: CheckpointEntry | None) -> Attempt:
 
 async def newest(checkpoints: Checkpoints, *, warn: Callable[[str], None]) -> CheckpointEntry | None:
     """The newest checkpoint whose every byte is right."""
-    entry, problems = await asyncio.to_thread(lambda: sound(open_vault(checkpoints.url)))
+    entry, problems = await asyncio.to_thread(lambda: sound(open_storage(checkpoints.url)))
     for problem in problems:
         warn(f"{problem}: an older checkpoint is used instead")
     return entry

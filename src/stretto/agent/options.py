@@ -21,7 +21,7 @@ from stretto.core.journal import Start
 from stretto.core.json_types import JsonObject
 from stretto.core.version import VERSION
 from stretto.train.checkpoint.catalog import claim
-from stretto.train.checkpoint.storage import open_vault
+from stretto.train.checkpoint.storage import open_storage
 
 EVERY = "100"
 KEEP = 3
@@ -47,7 +47,7 @@ class Checkpoints:
 
     def claim(self, run: str) -> None:
         """Raises `UsageError` if the folder cannot be written or belongs to another run."""
-        claim(open_vault(self.url), run=run, run_id=self.run_id)
+        claim(open_storage(self.url), run=run, run_id=self.run_id)
 
     def for_workers(self, *, run: str, life: int, grace_s: float) -> JsonObject:
         return {**asdict(self), "run": run, "life": life, "grace_s": grace_s}

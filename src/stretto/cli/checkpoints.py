@@ -19,7 +19,7 @@ from stretto.core.errors import Refused, UsageError
 from stretto.core.text import quantity
 from stretto.train.checkpoint.catalog import CheckpointEntry, choose, entries, previous
 from stretto.train.checkpoint.export import export as write_weights
-from stretto.train.checkpoint.storage import CheckpointStorage, open_vault
+from stretto.train.checkpoint.storage import CheckpointStorage, open_storage
 
 
 def checkpoints(run: Run, *, runs: Runs = None, json: Json = False) -> None:
@@ -74,7 +74,7 @@ def vault_of(folder: RunFolder) -> CheckpointStorage:
     options = RunOptions.from_dict(folder.read(folder.request) or {})
     if options.checkpoints is None:
         raise UsageError(f"run {folder.name!r} was started without --checkpoint DIR: it has saved nothing")
-    return open_vault(options.checkpoints.url)
+    return open_storage(options.checkpoints.url)
 
 
 def _row(entry: CheckpointEntry, *, now: float) -> dict[str, Any]:

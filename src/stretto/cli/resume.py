@@ -22,7 +22,7 @@ from stretto.cli.targets import folder_of, on_server
 from stretto.core.errors import UsageError
 from stretto.core.journal import Checkpoint
 from stretto.train.checkpoint.catalog import CheckpointEntry, choose
-from stretto.train.checkpoint.storage import open_vault
+from stretto.train.checkpoint.storage import open_storage
 
 
 def command(
@@ -64,7 +64,7 @@ def _entry(folder: RunFolder, checkpoints: Checkpoints, *, step: int | None) -> 
     """What to go on from; None to begin anew, which has to be said where the run has saved something."""
     if step == 0:
         return None
-    vault = open_vault(checkpoints.url)
+    vault = open_storage(checkpoints.url)
     try:
         entry = choose(vault, step=step)
     except OSError as error:

@@ -33,7 +33,7 @@ from stretto.clusters.file_checks import find_missing, uses_restart_mode
 from stretto.clusters.local_nodes import Bindings, NodeSource, bind_slots, cores, describe_change, node_source
 from stretto.core.errors import StrettoError, UsageError
 from stretto.train.checkpoint.catalog import entries
-from stretto.train.checkpoint.storage import open_vault
+from stretto.train.checkpoint.storage import open_storage
 
 POLL_S = 0.25
 MANY = 16
@@ -341,7 +341,7 @@ class LocalCluster:
 
     def _resumable(self, run: RunRef) -> bool:
         try:
-            checkpoints = entries(open_vault(str(self._checkpoints(run.job, run.run))))
+            checkpoints = entries(open_storage(str(self._checkpoints(run.job, run.run))))
             return any(entry.complete and not entry.final for entry in checkpoints)
         except (StrettoError, OSError):
             return False

@@ -62,7 +62,7 @@ class BatchController:
         self._parts: dict[int, int] = {}
         self._room: dict[int, int | None] = {}
         self._decided: dict[int, BatchDecision] = {}
-        self._told: dict[int, tuple[int, int]] = {}
+        self._announced: dict[int, tuple[int, int]] = {}
         self._measured = False
         self._chosen: frozenset[int] = frozenset()
         self._stride = 1
@@ -148,7 +148,7 @@ class BatchController:
         self._shared.add({NAME: self})
 
     def close(self) -> None:
-        """Takes the hooks off, and waits for a fit under way."""
+        """Takes the hooks off, and waits for a fit under config."""
         for handle in self._handles:
             handle.remove()
         if self.rate is not None:
@@ -192,13 +192,13 @@ class BatchController:
             return
         decision, before = self._decide(loader, policy), loader.batch
         loader.position.batch = decision.batch
-        parts = decision.parts if self._replay is None else self._relived(loader, decision.parts)
+        parts = decision.parts if self._replay is None else self._replayed_parts(loader, decision.parts)
         if decision.batch != before or parts != self._parts[loader.number]:
             self._since[loader.number] = 0
         self._parts[loader.number] = parts
         if self.rate is not None:
             self.rate.begin(decision.batch)
-        self._tell(loader, decision)
+        self._announce(loader, decision)
 
     def _decide(self, loader: Loader, policy: Policy) -> BatchDecision:
         number = loader.number
@@ -215,7 +215,7 @@ class BatchController:
             Situation(workers=self._membership.size, slices=loader.slices, samples=loader.source.size, room=self._room[number]),
         )
 
-    def _relived(self, loader: Loader, parts: int) -> int:
+    def _replayed_parts(self, loader: Loader, parts: int) -> int:
         """The parts of a replayed step. More than memory is known to ask for: the run before ran out of it in this step, and the
         state, which the digest is of, learns now what it learned then."""
         number, count = loader.number, loader.next_count()
@@ -226,16 +226,16 @@ class BatchController:
         self._limit(number, count=count, slices=loader.slices, parts=parts)
         return parts
 
-    def _tell(self, loader: Loader, decision: BatchDecision) -> None:
+    def _announce(self, loader: Loader, decision: BatchDecision) -> None:
         plan = (decision.batch, decision.parts)
-        if self._told.get(loader.number) == plan:
+        if self._announced.get(loader.number) == plan:
             return
-        first = loader.number not in self._told
-        self._told[loader.number] = plan
+        first = loader.number not in self._announced
+        self._announced[loader.number] = plan
         if not self._membership.chief or (first and isinstance(self._policies[loader.number], Fixed) and decision.parts == 1):
             return
         factor = self.rate.settled() if self.rate is not None else 1.0
-        self._reporter.say(
+        self._reporter.send(
             Plan(
                 step=self._position.step,
                 loader=loader.number,
@@ -364,7 +364,7 @@ class BatchController:
         if not self._whole:
             self.skipped += 1
             if self._membership.chief:
-                self._reporter.say(
+                self._reporter.send(
                     JournalEvent(
                         what="skipped",
                         text=f"step {step.index} was not applied: its gradient has a NaN or an infinity ({self.skipped} so far)",
@@ -391,8 +391,8 @@ class BatchController:
             return
         rounds = -(-step.loader.slices // self._membership.size) * step.parts
         grad_s = max(self._slice_s.values()) / step.parts
-        way = RunConfig(self.nodes, self._membership.size, -(-step.count // (step.loader.slices * step.parts)))
-        self.speed.observe(way, grad_s=grad_s, step_s=step_s - (rounds - 1) * grad_s)
+        config = RunConfig(self.nodes, self._membership.size, -(-step.count // (step.loader.slices * step.parts)))
+        self.speed.observe(config, grad_s=grad_s, step_s=step_s - (rounds - 1) * grad_s)
         if self._membership.chief:
             self.speed.refit()
 
@@ -410,7 +410,7 @@ class BatchController:
             return
         step.parts = min(parts, part)
         self._limit(number, count=step.count, slices=step.loader.slices, parts=step.parts)
-        self._tell(
+        self._announce(
             step.loader,
             BatchDecision(step.loader.batch, step.parts, f"out of memory: at most {self._room[number]} samples at a time"),
         )
@@ -422,10 +422,10 @@ class BatchController:
 
     def carried(self) -> dict[str, Any]:
         """What a script that is started again in this process needs besides the shared state."""
-        return {"parts": dict(self._parts), "room": dict(self._room), "told": dict(self._told), "speed": self.speed}
+        return {"parts": dict(self._parts), "room": dict(self._room), "told": dict(self._announced), "speed": self.speed}
 
     def carry_on(self, carried: dict[str, Any]) -> None:
         self._parts.update(carried["parts"])
         self._room.update(carried["room"])
-        self._told.update(carried["told"])
+        self._announced.update(carried["told"])
         self.speed = carried["speed"]

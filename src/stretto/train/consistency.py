@@ -17,7 +17,6 @@ import torch
 from stretto.core.errors import Broken, ScriptError
 from stretto.train.membership import Membership, Misplaced
 from stretto.train.position import Position
-from stretto.train.reduce.checksum import checksum
 from stretto.train.reduce.preamble import Place, Preamble, first_difference, judge, places_text
 from stretto.train.reduce.tree_allreduce import TreeAllreduce
 from stretto.train.script_checks.variables import suspects
@@ -44,6 +43,30 @@ SET_AGAIN = "Set it from the epoch or from job.step every time, not once, or kee
 SAMPLES = "order of the samples"
 DATASET = "what the script has changed in the dataset"
 TENSORS = "shared tensors"
+
+
+_INTEGERS = {
+    1: (torch.uint8, torch.int32),
+    2: (torch.int16, torch.int32),
+    4: (torch.int32, torch.int32),
+    8: (torch.int64, torch.int64),
+}
+"""What an element of each width is taken as and summed in: sums of the same type are the fast ones."""
+
+
+def checksum(tensor: torch.Tensor) -> int:
+    """The sum of the tensor's elements as integers of their own width, modulo 2**32 or 2**64: fast, and the same on every device.
+
+    Any single bit that differs changes the sum; the order of elements in memory does not. Made for finding mistakes, not for
+    keeping out attackers: `job.digest()` is SHA-256.
+    """
+    tensor = tensor.detach()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    if tensor.element_size() not in _INTEGERS or not tensor.numel():
+        return tensor.numel()
+    taken, summed = _INTEGERS[tensor.element_size()]
+    return int(tensor.view(taken).sum(dtype=summed).item())
 
 
 class Consistency:
@@ -182,7 +205,7 @@ class PreambleCheck:
         self._position = position
         self._state_sync = state_sync
 
-    def meeting(
+    def comparison(
         self, place: Place, *, order: str = "", changes: dict[str, str] | None = None
     ) -> Callable[[TreeAllreduce], None] | None:
         """What compares the workers, on the exchange's thread, with hashes of this moment. None in a roster of one."""
@@ -192,11 +215,11 @@ class PreambleCheck:
         part = membership.seat.tick or 0
         checks = {} if state_sync.resend else self._consistency.checks(part=part, order=order, changes=changes or {})
         own = Preamble(place, state_sync.joined, checks)
-        return lambda exchange: self._meet(exchange, own)
+        return lambda exchange: self._compare(exchange, own)
 
-    def _meet(self, exchange: TreeAllreduce, own: Preamble) -> None:
+    def _compare(self, exchange: TreeAllreduce, own: Preamble) -> None:
         """Raises where the workers' preambles do not fit together."""
-        preambles = [Preamble.decode(text) for text in exchange.tell(own.encode())]
+        preambles = [Preamble.decode(text) for text in exchange.all_gather(own.encode())]
         verdict = judge(preambles, tick=self._membership.seat.tick or 0)
         if not (verdict.misplaced or verdict.scattered or verdict.differing):
             if own.checks:
@@ -220,7 +243,7 @@ class PreambleCheck:
     def _explain(self, exchange: TreeAllreduce, name: str, workers: list[str], *, step: int) -> str:
         """What differs, and on which workers: all of them exchange what their hashes were made of."""
         own = self._consistency.details(name, part=self._membership.seat.tick or 0)
-        details = [json.loads(text) for text in exchange.tell(json.dumps(own).encode())]
+        details = [json.loads(text) for text in exchange.all_gather(json.dumps(own).encode())]
         difference = first_difference(details, workers)
         text = f"the workers differ at step {step}, before it is committed: {name}" + (f": {difference}" if difference else "")
         if name == TENSORS:

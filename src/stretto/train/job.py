@@ -218,7 +218,7 @@ class Job:
         self._session.check_open("job.report")
         values = reported(metrics)
         if self.chief:
-            self._session.reporter.say(JournalReport(step=self.step, metrics=values))
+            self._session.reporter.send(JournalReport(step=self.step, metrics=values))
 
     def close(self) -> None:
         """Ends the job in this process, with all of its hooks, threads and prefetching processes. A second call does nothing.

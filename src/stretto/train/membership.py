@@ -47,13 +47,13 @@ class Misplaced(Left):
 
 
 class Membership:
-    """A worker's membership. Without a link it is a roster of one that never changes."""
+    """A worker's membership. Without a channel it is a roster of one that never changes."""
 
-    def __init__(self, worker: str, *, link: AgentChannel | None, host: str = "127.0.0.1") -> None:
+    def __init__(self, worker: str, *, channel: AgentChannel | None, host: str = "127.0.0.1") -> None:
         self.worker = worker
-        self.link = link
+        self.channel = channel
         self.seat = MemberState(worker)
-        self.early = StartupRank(link)
+        self.early = StartupRank(channel)
         self.group: ProcessGroup | None = None
         self.stopping = False
         """The agent asked this worker to end the job in order; it spreads with the next exchange."""
@@ -62,7 +62,7 @@ class Membership:
         self._changed = threading.Condition()
         self._groups: dict[int, ProcessGroup] = {}
         self._retired: list[ProcessGroup] = []
-        self._rendezvous = Rendezvous(host) if link is not None else None
+        self._rendezvous = Rendezvous(host) if channel is not None else None
         self.introduce: Callable[[ProcessGroup, Roster, Callable[[], bool]], None] = lambda *_: None
         """Called on a group that stands, before this worker says so: members tell newcomers what is to come."""
 
@@ -107,15 +107,15 @@ class Membership:
 
     # ---- what the agent says (on the link's thread)
 
-    def hear(self, message: ToWorker | Unknown) -> None:
+    def handle(self, message: ToWorker | Unknown) -> None:
         match message:
             case RosterMessage(roster=roster):
-                self._hear_roster(roster)
+                self._handle_roster(roster)
             case HaltMessage(number=number):
                 with self._changed:
                     self._halt(number)
             case RankMessage() | PassedMessage():
-                self.early.hear(message)
+                self.early.handle(message)
             case StopMessage():
                 self.stopping = True
                 with self._changed:
@@ -123,7 +123,7 @@ class Membership:
             case Unknown():
                 pass
 
-    def _hear_roster(self, roster: Roster) -> None:
+    def _handle_roster(self, roster: Roster) -> None:
         with self._changed:
             superseded = self.seat.plan
             build = self.seat.receive(roster)
@@ -134,11 +134,11 @@ class Membership:
             offered = self.seat.plan is roster and self.seat.built
         if build:
             threading.Thread(target=self._build, args=(roster,), name=f"stretto-roster-{roster.number}", daemon=True).start()
-        elif offered and self.link is not None:
-            self.link.send(PreparedMessage(number=roster.number))
+        elif offered and self.channel is not None:
+            self.channel.send(PreparedMessage(number=roster.number))
 
     def _build(self, roster: Roster) -> None:
-        assert self._rendezvous is not None and self.link is not None
+        assert self._rendezvous is not None and self.channel is not None
 
         def wanted() -> bool:
             return self.seat.plan is roster
@@ -159,16 +159,16 @@ class Membership:
                 return
             self._groups[roster.number] = group
             self._changed.notify_all()
-        self.link.send(PreparedMessage(number=roster.number))
+        self.channel.send(PreparedMessage(number=roster.number))
 
     def _unbuilt(self, roster: Roster, error: Broken) -> None:
         """Gives the plan up. A newcomer does so at once: the leader then plans without it, and nobody has stopped."""
-        assert self.link is not None
+        assert self.channel is not None
         with self._changed:
             if self.seat.tick is not None and roster.joined:
                 self._changed.wait_for(lambda: self.seat.plan is not roster, timeout=NEWCOMERS_S)
             if self.seat.plan is roster:
-                self.link.send(JournalEvent(what="unbuilt", text=str(error)[:500]))
+                self.channel.send(JournalEvent(what="unbuilt", text=str(error)[:500]))
                 self._halt(roster.number)
 
     def _halt(self, number: int) -> None:
@@ -179,8 +179,8 @@ class Membership:
             for built in [n for n in self._groups if n <= number]:
                 self._drop(built)
             self._changed.notify_all()
-        if self.link is not None:
-            self.link.send(HaltedMessage(number=self.seat.halted, tick=self.seat.tick))
+        if self.channel is not None:
+            self.channel.send(HaltedMessage(number=self.seat.halted, tick=self.seat.tick))
 
     def _drop(self, number: int) -> None:
         group = self._groups.pop(number, None)
@@ -219,10 +219,10 @@ class Membership:
                     break
                 self._changed.wait(1.0)
             assert self.seat.tick is not None
-            self._take(plan, self.seat.tick)
+            self._enter(plan, self.seat.tick)
             return plan
 
-    def _take(self, plan: Roster, tick: int) -> None:
+    def _enter(self, plan: Roster, tick: int) -> None:
         if self.group is not None:
             self._retired.append(self.group)
         self.group = self._groups.pop(plan.number)
@@ -240,7 +240,7 @@ class Membership:
                     self._changed.wait(1.0)
                 if plan.rescue:  # a first roster fell apart while its first member was giving away the state
                     assert self.seat.tick is not None
-                    self._take(plan, self.seat.tick)
+                    self._enter(plan, self.seat.tick)
                     return plan
                 group = self._groups[plan.number]
             try:
@@ -252,7 +252,7 @@ class Membership:
                 continue
             with self._changed:
                 if self.seat.plan is plan and plan.number in self._groups:
-                    self._take(plan, tick)
+                    self._enter(plan, tick)
                     return plan
 
     def switch(self, send: Callable[[ProcessGroup, Roster], None]) -> Roster | None:
@@ -272,53 +272,53 @@ class Membership:
         with self._changed:
             self.check()
             assert self.seat.tick is not None
-            self._take(plan, self.seat.tick)
+            self._enter(plan, self.seat.tick)
         return plan
 
 
 class StartupRank:
     """Chief, rank and number of workers at the top of the script, and barriers there. Alone it is the chief of one."""
 
-    def __init__(self, link: AgentChannel | None) -> None:
-        self._link = link
+    def __init__(self, channel: AgentChannel | None) -> None:
+        self._channel = channel
         self._changed = threading.Condition()
-        self._told = RankMessage(chief=True, rank=0, workers=1) if link is None else None
+        self._rank = RankMessage(chief=True, rank=0, workers=1) if channel is None else None
         self._barriers = 0
         self._passed = 0
 
-    def hear(self, message: RankMessage | PassedMessage) -> None:
+    def handle(self, message: RankMessage | PassedMessage) -> None:
         """On the link's thread."""
         with self._changed:
             if isinstance(message, RankMessage):
-                self._told = message
+                self._rank = message
             else:
                 self._passed = max(self._passed, message.count)
             self._changed.notify_all()
 
-    def _ask(self) -> RankMessage:
+    def _wait_for_rank(self) -> RankMessage:
         """Waits for the agents to agree, which takes them a moment where they are on several hosts."""
         with self._changed:
-            self._changed.wait_for(lambda: self._told is not None)
-            assert self._told is not None
-            return self._told
+            self._changed.wait_for(lambda: self._rank is not None)
+            assert self._rank is not None
+            return self._rank
 
     @property
     def chief(self) -> bool:
-        return self._ask().chief
+        return self._wait_for_rank().chief
 
     @property
     def rank(self) -> int:
-        return self._ask().rank
+        return self._wait_for_rank().rank
 
     @property
     def workers(self) -> int:
-        return self._ask().workers
+        return self._wait_for_rank().workers
 
     def barrier(self) -> None:
         """Waits until the chief has come as far. A newcomer to a running job does not wait."""
-        if self._link is None:
+        if self._channel is None:
             return
         self._barriers += 1
-        self._link.send(BarrierMessage(count=self._barriers))
+        self._channel.send(BarrierMessage(count=self._barriers))
         with self._changed:
             self._changed.wait_for(lambda: self._passed >= self._barriers)

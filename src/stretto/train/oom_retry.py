@@ -65,7 +65,7 @@ def carry(session: TrainingSession | None, error: BaseException) -> OomCarryover
         f"out of memory in step {step.index} with {samples} samples at a time: each slice is computed in {step.parts} parts "
         "now, and the step again"
     )
-    session.reporter.say(JournalEvent(what="memory", text=text))
+    session.reporter.send(JournalEvent(what="memory", text=text))
     broken = runner.abandon_pass()
     session.resources.close()
     skeleton, tensors = runner.state_sync.flatten()

@@ -52,7 +52,7 @@ class AgentReporter:
         self._order = (-1, -1)
         """The loader and epoch whose order of samples the agent knows of."""
 
-    def say(self, message: ToAgent) -> None:
+    def send(self, message: ToAgent) -> None:
         """Sends a message. Does nothing for a script that runs alone."""
         if self._channel is not None:
             self._channel.send(message)
@@ -61,7 +61,7 @@ class AgentReporter:
         """A warning for the job's owner, on the terminal where there is no agent."""
         if self._channel is None:
             print(f"stretto: {text}", file=sys.stderr)
-        self.say(JournalEvent(what="warning", text=text))
+        self.send(JournalEvent(what="warning", text=text))
 
     def _clock(self) -> float:
         """Monotonic seconds without the script's own time: stands still between sweeps."""
@@ -81,7 +81,7 @@ class AgentReporter:
         """The first step after a change tells how long it took from the end of the last one before."""
         now = self._clock()
         for number, since in self._pauses.items():
-            self.say(ResumedMessage(number=number, pause_ms=round((now - since) * 1e3, 3)))
+            self.send(ResumedMessage(number=number, pause_ms=round((now - since) * 1e3, 3)))
         self._pauses.clear()
         self._ended_at = now
 
@@ -108,7 +108,7 @@ class AgentReporter:
             self._pauses[roster.number] = self._ended_at
         change = "join" if roster.joined else "leave" if roster.left else "balance"
         cause = "rescue" if roster.rescue else "start" if not roster.base else change
-        self.say(
+        self.send(
             SwitchedMessage(
                 number=roster.number,
                 tick=self._membership.seat.tick or 0,
@@ -123,7 +123,7 @@ class AgentReporter:
 
     def loader(self, loader: Loader) -> None:
         if self._membership.first_of_agent:
-            self.say(
+            self.send(
                 LoaderLine(
                     loader=loader.number,
                     samples=loader.source.size,
@@ -162,15 +162,15 @@ class AgentReporter:
         )
         self._step_ended()
         if membership.first_of_agent:
-            self.say(self.last_commit)
+            self.send(self.last_commit)
         elif self._order != (step.loader.number, step.epoch):
-            self.say(OrderMessage(loader=step.loader.number, epoch=step.epoch, order=step.order))
+            self.send(OrderMessage(loader=step.loader.number, epoch=step.epoch, order=step.order))
         self._order = (step.loader.number, step.epoch)
 
     def repeat_commit(self) -> None:
         """After a rescue, since the worker that had to report the last commit may have died."""
         if self.last_commit is not None and self._membership.first_of_agent:
-            self.say(self.last_commit)
+            self.send(self.last_commit)
 
     def evaluated(self) -> None:
         """A step of an evaluation is over."""
@@ -178,12 +178,12 @@ class AgentReporter:
 
     def epoch_done(self, loader: Loader) -> None:
         """A training loader has given all steps of an epoch."""
-        self.say(EpochEnd(epoch=loader.epoch, loader=loader.number))
+        self.send(EpochEnd(epoch=loader.epoch, loader=loader.number))
 
     def swept(self, loader: Loader) -> None:
         """An evaluation is over."""
         if self._membership.first_of_agent:
-            self.say(
+            self.send(
                 Evaluation(
                     loader=loader.number,
                     epoch=self._position.epoch or 0,
@@ -229,7 +229,7 @@ class MetricsReporter:
             return
         self._reported_at = time.monotonic()
         metrics = document(self._batches, step, workers=self._membership.size, epochs=self._position.epochs)
-        self._reporter.say(JournalReport(step=step.index, of="job", metrics=metrics))
+        self._reporter.send(JournalReport(step=step.index, of="job", metrics=metrics))
 
 
 def document(planning: BatchController, step: Step, *, workers: int, epochs: int | None) -> dict[str, Any]:

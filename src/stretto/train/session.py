@@ -21,12 +21,11 @@ from stretto.train.data.loader import Loader
 from stretto.train.data.loader_arguments import Arguments
 from stretto.train.entry.agent_channel import AgentChannel, NullHeartbeat
 from stretto.train.entry.contract import code_terms, contract, sha
-from stretto.train.entry.fingerprint import TorchSettings, fingerprint, tell
+from stretto.train.entry.fingerprint import TorchSettings, fingerprint, report_changed
 from stretto.train.membership import Membership
 from stretto.train.oom_retry import OomCarryover
 from stretto.train.position import LoaderPosition, Position
-from stretto.train.reduce.reduced_parameters import ReducedParameters
-from stretto.train.reduce.reducer import Reducer
+from stretto.train.reduce.reducer import ReducedParameters, Reducer
 from stretto.train.reporting import AgentReporter, MetricsReporter
 from stretto.train.script_checks.hidden_state import HiddenState
 from stretto.train.script_checks.variables import suspects
@@ -258,7 +257,7 @@ class TrainingSession:
             self.saver.resumed(step, mixed=mixed or "")
         if mixed is not None:
             text = f"went on from step {step} although {mixed}: the result is no longer the same bits"
-            self.reporter.say(JournalEvent(what="mixed", text=text))
+            self.reporter.send(JournalEvent(what="mixed", text=text))
 
     def _join_roster(self, runner: StepRunner, channel: AgentChannel) -> None:
         """Says that this worker is ready, and waits to be put on a roster."""
@@ -300,7 +299,7 @@ class TrainingSession:
             self.reporter.loader(loader)
         self.reporter.begin()
         if self.membership.chief and not self.membership.roster.base:
-            tell(self._changed)
+            report_changed(self._changed)
 
     # ---- the end
 
@@ -323,7 +322,7 @@ class TrainingSession:
         stopped = self.runner is not None and self.runner.stopping
         if self.saver is not None and self.admitted and not stopped:
             self.saver.last(final=True)
-        self.reporter.say(
+        self.reporter.send(
             FinishedMessage(
                 tick=self.membership.seat.tick,
                 step=self.position.step,

@@ -45,29 +45,29 @@ class SliceLoop:
     def compute(self, step: Step) -> Iterator[Any]:
         """Gives the script each of this worker's slices, in parts where a whole one does not fit into memory."""
         sizes, equal = slice_sizes(step), equal_units(step)
-        moves = self._reducer.program.moves
-        for place, move in enumerate(moves):
-            last, size = place == len(moves) - 1, sizes[move.slice]
+        ops = self._reducer.schedule.ops
+        for place, op in enumerate(ops):
+            last, size = place == len(ops) - 1, sizes[op.slice]
             if not size:
-                self._reducer.skip(move, last=last)
+                self._reducer.skip(op, last=last)
                 continue
-            seed_all(self._seed, moment(step), step.passes, move.slice)
+            seed_all(self._seed, moment(step), step.passes, op.slice)
             parts = min(step.parts, size)
             for part in range(parts):
-                yield from self._compute_part(step, move, size=size, part=part, parts=parts, equal=equal, last=last)
+                yield from self._compute_part(step, op, size=size, part=part, parts=parts, equal=equal, last=last)
 
-    def _compute_part(self, step: Step, move: SumOp, *, size: int, part: int, parts: int, equal: bool, last: bool) -> Iterator[Any]:
+    def _compute_part(self, step: Step, op: SumOp, *, size: int, part: int, parts: int, equal: bool, last: bool) -> Iterator[Any]:
         train = step.loader.train
         low, high = cut(0, size, parts, part)
-        data = step.loader.fetch(step, move.slice, part)
+        data = step.loader.fetch(step, op.slice, part)
         share = None if equal or step.loader.reduction == "sum" else float(high - low)
-        self._reducer.enter(move, weight=share, last=last, part=(part, parts))
+        self._reducer.enter(op, weight=share, last=last, part=(part, parts))
         if train:
-            self._batches.enter(move.slice * step.parts + part)
+            self._batches.enter(op.slice * step.parts + part)
         if part == 0:
-            seed_all(self._seed, moment(step), step.passes, move.slice)
-        self._heartbeat.enter_slice(step.index, step.passes, move.slice)
-        step.enter_slice(move.slice * step.parts + part)
+            seed_all(self._seed, moment(step), step.passes, op.slice)
+        self._heartbeat.enter_slice(step.index, step.passes, op.slice)
+        step.enter_slice(op.slice * step.parts + part)
         self._hidden.enter(train=train)
         began = time.monotonic()
         try:
@@ -78,7 +78,7 @@ class SliceLoop:
         finally:
             step.leave_slice()
         self._heartbeat.leave_slice(Activity.EXCHANGE if last and part == parts - 1 else Activity.OUTSIDE)
-        self._reducer.leave(move, weight=None if equal else float(size), part=(part, parts))
+        self._reducer.leave(op, weight=None if equal else float(size), part=(part, parts))
         if train:
             self._batches.computed(time.monotonic() - began, slices=1 / parts)
         self._membership.check()
@@ -88,13 +88,13 @@ class SliceLoop:
         self._reducer.begin(scale=1.0, mean=1.0, train=False)
         step.begin_pass()
         sizes = slice_sizes(step)
-        for move in self._reducer.program.moves:
-            if not sizes[move.slice]:
+        for op in self._reducer.schedule.ops:
+            if not sizes[op.slice]:
                 continue
-            data = step.loader.fetch(step, move.slice)
+            data = step.loader.fetch(step, op.slice)
             self._reducer.enter_buffers()
-            seed_all(self._seed, moment(step), step.passes, move.slice)
-            step.enter_slice(move.slice)
+            seed_all(self._seed, moment(step), step.passes, op.slice)
+            step.enter_slice(op.slice)
             try:
                 yield data
             finally:

@@ -1,8 +1,15 @@
-"""How a worker gets the state and the place that the others have, and gives them to those that come later."""
+"""How a worker gets the state and position of the others, and gives them to those that come later.
+
+A newcomer, and every worker after a resume, runs the script from its top. The code that it passes on the way to the place where the
+job trains has run before, on the others or before the resume: it must not change what this worker was given. So the state is kept
+aside (small tensors as copies, large ones by their version and a sample of their elements) and put back at the first step. Loops
+that are over are skipped, evaluations are not repeated, and `job.chief` is False meanwhile.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,17 +17,15 @@ import torch
 from stretto.core.errors import ScriptError
 from stretto.core.heartbeat import Activity, Heartbeat
 from stretto.core.roster import Roster
-from stretto.train.catch_up import CatchUp
 from stretto.train.checkpoint.reader import ResumePoint
-from stretto.train.consistency import SET_AGAIN, Consistency
+from stretto.train.consistency import SET_AGAIN, Consistency, checksum
 from stretto.train.entry.agent_channel import NullHeartbeat
 from stretto.train.entry.failpoints import failpoint
 from stretto.train.membership import Membership, Misplaced
 from stretto.train.position import Position
 from stretto.train.reduce.preamble import first_difference
 from stretto.train.reduce.process_group import ProcessGroup
-from stretto.train.reduce.reduced_parameters import ReducedParameters
-from stretto.train.reduce.reducer import Reducer
+from stretto.train.reduce.reducer import ReducedParameters, Reducer
 from stretto.train.script_checks.variables import counted_draws, difference, unregistered, variables
 from stretto.train.sharing import transfer
 from stretto.train.sharing.optimizer_hooks import OptimizerHooks
@@ -30,6 +35,12 @@ from stretto.train.sharing.transfer import TransferTopology
 
 if TYPE_CHECKING:
     from stretto.train.data.loader import Loader
+
+
+SMALL_BYTES = 1 << 16
+"""Tensors up to this size are copied."""
+SAMPLES = 1 << 10
+"""Elements of a large tensor that are looked at, beside its version: `.data` does not count versions."""
 
 
 class StateSync:
@@ -303,3 +314,75 @@ def trained_loader(loaders: Sequence[Loader], place: dict[str, Any]) -> int | No
     pairs = zip(loaders, place["loaders"], strict=False)
     training = [(not saved["step"], saved["epoch"], loader.number) for loader, saved in pairs if loader.train]
     return min(training)[2] if training and place["step"] else None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A tensor as it was given."""
+
+    tensor: torch.Tensor
+    copy: torch.Tensor | None
+    version: int
+    sample: int
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> Kept:
+        if tensor.nbytes <= SMALL_BYTES:
+            return Kept(tensor, tensor.detach().clone(), 0, 0)
+        return Kept(tensor, None, tensor._version, _sample(tensor))
+
+    @property
+    def intact(self) -> bool:
+        """A large tensor is as it was given."""
+        return self.copy is not None or (self.tensor._version == self.version and _sample(self.tensor) == self.sample)
+
+    def same(self, now: torch.Tensor) -> bool:
+        """Whether the state still has this tensor, with this content."""
+        if self.copy is None:
+            return now.data_ptr() == self.tensor.data_ptr() and self.intact
+        return now.shape == self.copy.shape and now.dtype == self.copy.dtype and _equal(now, self.copy)
+
+
+class CatchUp:
+    """What a worker was given, and where the job stands."""
+
+    def __init__(
+        self,
+        flatten: Callable[[], tuple[Any, list[torch.Tensor]]],
+        *,
+        loader: int,
+        variables: Mapping[str, Any],
+        attributes: Mapping[str, Any],
+    ) -> None:
+        """`flatten` reads the shared state, just loaded."""
+        self.variables = variables
+        """Deciding variables of the script's own, as the job's workers have them."""
+        self.attributes = attributes
+        """Plain attributes of the shared modules, likewise."""
+        self.loader = loader
+        """The training loader whose loop the job is in."""
+        self._flatten = flatten
+        self._skeleton, tensors = flatten()
+        self._kept = [Kept.of(tensor) for tensor in tensors]
+
+    def finish(self, load: Callable[[Any, list[torch.Tensor]], None]) -> bool:
+        """Puts the state back. False if large tensors were changed, so that it has to come once more."""
+        if not all(kept.intact for kept in self._kept):
+            return False
+        skeleton, tensors = self._flatten()
+        changed = skeleton != self._skeleton or len(tensors) != len(self._kept)
+        if changed or not all(kept.same(now) for kept, now in zip(self._kept, tensors, strict=True)):
+            load(self._skeleton, [kept.tensor if kept.copy is None else kept.copy for kept in self._kept])
+        return True
+
+
+def _equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Bit for bit: NaN equals itself."""
+    return checksum(tensor) == checksum(other) and torch.equal(
+        tensor.nan_to_num() if tensor.is_floating_point() else tensor, other.nan_to_num() if other.is_floating_point() else other
+    )
+
+
+def _sample(tensor: torch.Tensor) -> int:
+    flat = tensor.detach().view(-1) if tensor.is_contiguous() else tensor.detach()
+    return checksum(flat[:: max(1, tensor.numel() // SAMPLES)] if tensor.is_contiguous() else flat)

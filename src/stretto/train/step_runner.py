@@ -27,8 +27,7 @@ from stretto.train.entry.fingerprint import TorchSettings
 from stretto.train.membership import Left, Membership
 from stretto.train.position import Position
 from stretto.train.reduce.preamble import BARRIER, EVALUATION, TRAINING, Place
-from stretto.train.reduce.reduced_parameters import ReducedParameters
-from stretto.train.reduce.reducer import Header, Reducer
+from stretto.train.reduce.reducer import Header, ReducedParameters, Reducer
 from stretto.train.reduce.sums import Row, average
 from stretto.train.reporting import AgentReporter, MetricsReporter
 from stretto.train.rng import seed_all
@@ -306,8 +305,8 @@ class StepRunner:
             self.state_sync.begin_pass()
             self.hooks.begin_pass()
         mean = 1 / self.slices if equal_units(step) else 1 / step.count
-        meet = self.preambles.meeting(_place(step), order=step.order, changes=loader.changes.begin())
-        self.reducer.begin(scale=1.0 if loader.reduction == "sum" else mean, mean=mean, train=train, meet=meet)
+        compare = self.preambles.comparison(_place(step), order=step.order, changes=loader.changes.begin())
+        self.reducer.begin(scale=1.0 if loader.reduction == "sum" else mean, mean=mean, train=train, compare=compare)
         if train:
             self.batches.begin(step)
         self._running = True
@@ -349,7 +348,7 @@ class StepRunner:
             self.batches.exchanged(step, headers)
             self.position.directives = headers[0].note
             if self.saver is not None:
-                self.saver.heard([other.note for other in headers])
+                self.saver.receive_notes([other.note for other in headers])
         else:
             self.hooks.steps = {}
         self.stopping = self.stopping or any(other.stop for other in headers)
@@ -379,7 +378,7 @@ class StepRunner:
         step, self._digest = self._digest[0], []
         equal = len(set(digests.values())) == 1
         if self.membership.chief:
-            self.reporter.say(Digests(step=step, digests=digests, equal=equal))
+            self.reporter.send(Digests(step=step, digests=digests, equal=equal))
         if not equal:
             raise ScriptError(
                 f"the workers' states differ after step {step}: {digests}; something in the script depends on the worker"
@@ -393,8 +392,8 @@ class StepRunner:
             try:
                 self.membership.check()
                 self.heartbeat.activity(Activity.EXCHANGE)
-                meet = self.preambles.meeting(Place(BARRIER, step=self.position.step))
-                self.reducer.begin(scale=1.0, mean=1.0, train=False, meet=meet)
+                compare = self.preambles.comparison(Place(BARRIER, step=self.position.step))
+                self.reducer.begin(scale=1.0, mean=1.0, train=False, compare=compare)
                 headers = self.reducer.reduce(Header(offer=self.membership.seat.offer(), stop=self.membership.stopping))
                 self.membership.exchanged(headers[self.membership.rank].offer, [header.offer for header in headers])
                 break

@@ -1,4 +1,4 @@
-"""What a vault holds: complete checkpoints, leftovers, whose it is, and what may be deleted. No torch here."""
+"""What a storage holds: complete checkpoints, leftovers, whose it is, and what may be deleted. No torch here."""
 
 from __future__ import annotations
 
@@ -47,73 +47,73 @@ class CheckpointEntry:
         return self.manifest is not None and not self.problem
 
 
-def entries(vault: CheckpointStorage) -> list[CheckpointEntry]:
+def entries(storage: CheckpointStorage) -> list[CheckpointEntry]:
     """Everything there is, by step. Sizes are compared; content is not (see `verify`)."""
-    found = [(step, folder) for folder in vault.folders() if (step := step_of(folder)) is not None]
-    owner = _owner(vault) if found else None
-    return [_entry(vault, step, folder, owner) for step, folder in sorted(found)]
+    found = [(step, folder) for folder in storage.folders() if (step := step_of(folder)) is not None]
+    owner = _owner(storage) if found else None
+    return [_entry(storage, step, folder, owner) for step, folder in sorted(found)]
 
 
-def _owner(vault: CheckpointStorage) -> str | None:
+def _owner(storage: CheckpointStorage) -> str | None:
     """The id of the run whose checkpoints these are, as far as that is known."""
     try:
-        return str(json.loads(vault.read("", OWNER))["run_id"])
+        return str(json.loads(storage.read("", OWNER))["run_id"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 
 
-def _entry(vault: CheckpointStorage, step: int, folder: str, owner: str | None) -> CheckpointEntry:
-    files = vault.files(folder)
-    size, path = sum(files.values()), vault.where(folder)
+def _entry(storage: CheckpointStorage, step: int, folder: str, owner: str | None) -> CheckpointEntry:
+    files = storage.files(folder)
+    size, path = sum(files.values()), storage.where(folder)
     if NAME not in files:
         return CheckpointEntry(step, folder, path, None, size)
     try:
-        manifest = Manifest.decode(vault.read(folder, NAME), path=vault.where(folder, NAME))
+        manifest = Manifest.decode(storage.read(folder, NAME), path=storage.where(folder, NAME))
     except Refused as error:
         return CheckpointEntry(step, folder, path, None, size, str(error))
     except FileNotFoundError:
         return CheckpointEntry(step, folder, path, None, size)
-    return CheckpointEntry(step, folder, path, manifest, size, _problem(vault, folder, manifest, files, owner))
+    return CheckpointEntry(step, folder, path, manifest, size, _problem(storage, folder, manifest, files, owner))
 
 
-def _problem(vault: CheckpointStorage, folder: str, manifest: Manifest, files: dict[str, int], owner: str | None) -> str:
+def _problem(storage: CheckpointStorage, folder: str, manifest: Manifest, files: dict[str, int], owner: str | None) -> str:
     """What is wrong with a whole manifest, or with its shards as far as their sizes show."""
     if manifest.folder != folder:
-        return f"{vault.where(folder, NAME)} does not belong there: it is the manifest of {manifest.folder}"
+        return f"{storage.where(folder, NAME)} does not belong there: it is the manifest of {manifest.folder}"
     if owner is not None and manifest.run_id != owner:
-        return f"{vault.where(folder, NAME)} does not belong there: it is of another run ({manifest.run!r})"
+        return f"{storage.where(folder, NAME)} does not belong there: it is of another run ({manifest.run!r})"
     for shard in manifest.shards:
         if files.get(shard.file) != shard.bytes:
             had = "is missing" if shard.file not in files else f"has {files[shard.file]} bytes instead of {shard.bytes}"
-            return f"{vault.where(folder, shard.file)} {had}"
+            return f"{storage.where(folder, shard.file)} {had}"
     return ""
 
 
-def verify(vault: CheckpointStorage, manifest: Manifest) -> None:
+def verify(storage: CheckpointStorage, manifest: Manifest) -> None:
     """Reads all shards. Raises `Refused`, with the path, for the first that is not what was written."""
     folder = manifest.folder
     for shard in manifest.shards:
         sha = hashlib.sha256()
         try:
-            with vault.open(folder, shard.file) as file:
+            with storage.open(folder, shard.file) as file:
                 while chunk := file.read(CHUNK):
                     sha.update(chunk)
         except FileNotFoundError:
-            raise Refused(f"{vault.where(folder, shard.file)} is missing") from None
+            raise Refused(f"{storage.where(folder, shard.file)} is missing") from None
         if sha.hexdigest() != shard.sha256:
             raise Refused(
-                f"{vault.where(folder, shard.file)} is damaged: its content does not have the SHA-256 that "
-                f"{vault.where(folder, NAME)} names"
+                f"{storage.where(folder, shard.file)} is damaged: its content does not have the SHA-256 that "
+                f"{storage.where(folder, NAME)} names"
             )
 
 
-def choose(vault: CheckpointStorage, *, step: int | None = None, final: bool = False) -> CheckpointEntry | None:
+def choose(storage: CheckpointStorage, *, step: int | None = None, final: bool = False) -> CheckpointEntry | None:
     """The checkpoint to go on from: the last complete one, or that of a step. None where there has never been one.
 
     With `final` that of the finished job counts as well. A damaged one is never passed over in silence.
     """
     candidates = sorted(
-        (entry for entry in entries(vault) if final or not entry.final), key=lambda entry: (entry.step, entry.final)
+        (entry for entry in entries(storage) if final or not entry.final), key=lambda entry: (entry.step, entry.final)
     )
     complete = [entry for entry in candidates if entry.complete]
     if step is not None:
@@ -122,34 +122,34 @@ def choose(vault: CheckpointStorage, *, step: int | None = None, final: bool = F
                 return entry
         told = next((f": {entry.problem}" for entry in candidates if entry.step == step and entry.problem), "")
         raise UsageError(
-            f"there is no complete checkpoint of step {step} in {vault.where()}{told} "
+            f"there is no complete checkpoint of step {step} in {storage.where()}{told} "
             f"({_offer([entry.step for entry in complete])})"
         )
     damaged = [entry for entry in candidates if entry.problem]
     if damaged and (not complete or damaged[-1].step > complete[-1].step):
-        raise UsageError(f"the last checkpoint cannot be used: {damaged[-1].problem}; {previous(vault, damaged[-1].step)}")
+        raise UsageError(f"the last checkpoint cannot be used: {damaged[-1].problem}; {previous(storage, damaged[-1].step)}")
     return complete[-1] if complete else None
 
 
-def previous(vault: CheckpointStorage, step: int) -> str:
+def previous(storage: CheckpointStorage, step: int) -> str:
     """What to use instead of a damaged checkpoint, in words."""
-    before = [entry.step for entry in entries(vault) if entry.complete and entry.step < step]
+    before = [entry.step for entry in entries(storage) if entry.complete and entry.step < step]
     if not before:
         return "there is no complete one before it"
     return f"the previous complete one is of step {before[-1]}: use it with --step {before[-1]}"
 
 
-def sound(vault: CheckpointStorage) -> tuple[CheckpointEntry | None, list[str]]:
+def sound(storage: CheckpointStorage) -> tuple[CheckpointEntry | None, list[str]]:
     """The newest checkpoint whose every byte was read and is right, and what was wrong with newer ones."""
     problems: list[str] = []
-    for entry in reversed(entries(vault)):
+    for entry in reversed(entries(storage)):
         if entry.final:
             continue
         if entry.problem:
             problems.append(entry.problem)
         elif entry.manifest is not None:
             try:
-                verify(vault, entry.manifest)
+                verify(storage, entry.manifest)
                 return entry, problems
             except Refused as error:
                 problems.append(str(error))
@@ -160,71 +160,71 @@ def _offer(steps: list[int]) -> str:
     return f"there are {', '.join(map(str, steps[-10:]))}" if steps else "there is none at all"
 
 
-def claim(vault: CheckpointStorage, *, run: str, run_id: str) -> None:
-    """Makes the vault this run's. Raises `UsageError` if it is another's, or cannot be written."""
+def claim(storage: CheckpointStorage, *, run: str, run_id: str) -> None:
+    """Makes the storage this run's. Raises `UsageError` if it is another's, or cannot be written."""
     text = json.dumps({"run": run, "run_id": run_id, "since": time.time()}).encode()
     try:
-        vault.make("")
-        if vault.create("", OWNER, text):
-            others = [entry for entry in entries(vault) if entry.manifest is not None and entry.manifest.run_id != run_id]
+        storage.make("")
+        if storage.create("", OWNER, text):
+            others = [entry for entry in entries(storage) if entry.manifest is not None and entry.manifest.run_id != run_id]
             if not others:
                 return
-            vault.remove("", OWNER)
+            storage.remove("", OWNER)
             raise UsageError(f"{others[0].path} is a checkpoint of another run: choose another --checkpoint")
-        owner = json.loads(vault.read("", OWNER))
+        owner = json.loads(storage.read("", OWNER))
         if not isinstance(owner, dict):
             raise ValueError(owner)
     except (FileExistsError, NotADirectoryError) as error:
         raise UsageError(
-            f"checkpoints cannot be written to {vault.where()}: it, or what it lies in, is no folder: choose another --checkpoint"
+            f"checkpoints cannot be written to {storage.where()}: it, or what it lies in, is no folder: choose another --checkpoint"
         ) from error
     except OSError as error:
         raise UsageError(
-            f"checkpoints cannot be written to {vault.where()}: {error.strerror or error}: make it writable, or "
+            f"checkpoints cannot be written to {storage.where()}: {error.strerror or error}: make it writable, or "
             "choose another --checkpoint"
         ) from error
     except ValueError:
         raise UsageError(
-            f"{vault.where('', OWNER)} is damaged: choose another --checkpoint, or remove the file if no run uses this folder"
+            f"{storage.where('', OWNER)} is damaged: choose another --checkpoint, or remove the file if no run uses this folder"
         ) from None
     if owner.get("run_id") != run_id:
         raise UsageError(
-            f"{vault.where()} has the checkpoints of run {owner.get('run')!r}, this is run {run!r}: choose another "
+            f"{storage.where()} has the checkpoints of run {owner.get('run')!r}, this is run {run!r}: choose another "
             f"--checkpoint, or go on with that run (`stretto resume {owner.get('run')}`)"
         )
 
 
-def raise_fence(vault: CheckpointStorage, *, life: int, roster: int) -> None:
+def raise_fence(storage: CheckpointStorage, *, life: int, roster: int) -> None:
     """From now on nobody with a lower number commits. Raises `Stale` for one who has such a number himself."""
-    check_fence(vault, life=life, roster=roster)
-    vault.put("", FENCE, json.dumps({"life": life, "roster": roster}).encode())
+    check_fence(storage, life=life, roster=roster)
+    storage.put("", FENCE, json.dumps({"life": life, "roster": roster}).encode())
 
 
-def check_fence(vault: CheckpointStorage, *, life: int, roster: int) -> None:
+def check_fence(storage: CheckpointStorage, *, life: int, roster: int) -> None:
     with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # a damaged fence is as good as none
-        held = json.loads(vault.read("", FENCE))
+        held = json.loads(storage.read("", FENCE))
         if (held["life"], held["roster"]) > (life, roster):
             raise Stale(
-                f"a save of roster {roster} (life {life}) is refused: {vault.where()} is at roster {held['roster']} "
+                f"a save of roster {roster} (life {life}) is refused: {storage.where()} is at roster {held['roster']} "
                 f"(life {held['life']})"
             )
 
 
-def tidy(vault: CheckpointStorage, *, keep: int, newest: Manifest) -> list[int]:
+def tidy(storage: CheckpointStorage, *, keep: int, newest: Manifest) -> list[int]:
     """Deletes what is no longer needed once `newest` is complete; the steps of the deleted.
 
     Kept are `newest` and the complete ones before it, `keep` in all, besides the final one. Leftovers go, and so does what an
     earlier life of the run had beyond this step: it has been replaced. What others are writing meanwhile stays.
     """
-    every = [entry for entry in entries(vault) if not _under_way(vault, entry, newest) and not _foreign(entry, newest)]
+    every = [entry for entry in entries(storage) if not _under_way(storage, entry, newest) and not _foreign(entry, newest)]
     older = [entry for entry in every if entry.complete and not entry.final and entry.step < newest.step]
     kept = {newest.folder, *(entry.folder for entry in (older if newest.final else older[max(0, len(older) - (keep - 1)) :]))}
     if newest.final:
         kept |= {entry.folder for entry in every if entry.complete and not entry.final and entry.step == newest.step}
     gone = [entry for entry in every if entry.folder not in kept]
-    _sweep(vault, newest)
+    _sweep(storage, newest)
     for entry in gone:
-        drop(vault, entry.folder)
+        drop(storage, entry.folder)
     return [entry.step for entry in gone]
 
 
@@ -233,25 +233,25 @@ def _foreign(entry: CheckpointEntry, newest: Manifest) -> bool:
     return entry.manifest is not None and entry.manifest.run_id != newest.run_id
 
 
-def _under_way(vault: CheckpointStorage, entry: CheckpointEntry, newest: Manifest) -> bool:
+def _under_way(storage: CheckpointStorage, entry: CheckpointEntry, newest: Manifest) -> bool:
     """Whether somebody may be writing there now: all see the manifest before its writer has tidied, and may begin the next save."""
     if entry.manifest is not None or entry.step < newest.step or entry.folder == newest.folder:
         return False
-    marks = [(int(found[1]), int(found[2])) for name in vault.files(entry.folder) if (found := _MARK.match(name))]
+    marks = [(int(found[1]), int(found[2])) for name in storage.files(entry.folder) if (found := _MARK.match(name))]
     return not marks or max(marks) >= (newest.life, newest.roster)
 
 
-def drop(vault: CheckpointStorage, folder: str) -> None:
+def drop(storage: CheckpointStorage, folder: str) -> None:
     """The manifest goes first: half a deletion leaves leftovers, never a checkpoint that lacks a shard."""
-    vault.remove(folder, NAME)
-    vault.remove_folder(folder)
+    storage.remove(folder, NAME)
+    storage.remove_folder(folder)
 
 
-def _sweep(vault: CheckpointStorage, manifest: Manifest) -> None:
+def _sweep(storage: CheckpointStorage, manifest: Manifest) -> None:
     """Files of earlier attempts at the same step."""
-    for name in _strays(vault.files(manifest.folder), manifest):
+    for name in _strays(storage.files(manifest.folder), manifest):
         with contextlib.suppress(OSError):
-            vault.remove(manifest.folder, name)
+            storage.remove(manifest.folder, name)
 
 
 def _strays(files: dict[str, int], manifest: Manifest) -> Iterator[str]:

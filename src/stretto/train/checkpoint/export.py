@@ -16,9 +16,9 @@ from stretto.train.checkpoint.storage import CheckpointStorage
 CHUNK = 8 << 20
 
 
-def export(vault: CheckpointStorage, manifest: Manifest, out: Path) -> int:
+def export(storage: CheckpointStorage, manifest: Manifest, out: Path) -> int:
     """Writes the file, whole or not at all; its bytes. The shards are read twice: to check them, and to copy."""
-    verify(vault, manifest)
+    verify(storage, manifest)
     names = weights(manifest)
     if not names:
         raise UsageError(
@@ -47,7 +47,7 @@ def export(vault: CheckpointStorage, manifest: Manifest, out: Path) -> int:
         with open(temporary, "wb") as file:
             file.write(start)
             file.truncate(len(start) + end)
-            _copy(vault, manifest, places, file, base=len(start))
+            _copy(storage, manifest, places, file, base=len(start))
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, out)
@@ -59,10 +59,10 @@ def export(vault: CheckpointStorage, manifest: Manifest, out: Path) -> int:
     return len(start) + end
 
 
-def _copy(vault: CheckpointStorage, manifest: Manifest, places: dict[int, int], file: Any, *, base: int) -> None:
+def _copy(storage: CheckpointStorage, manifest: Manifest, places: dict[int, int], file: Any, *, base: int) -> None:
     for shard in manifest.shards:
         offset = len(header(manifest.tensors, shard.pieces))
-        with vault.open(manifest.folder, shard.file) as source:
+        with storage.open(manifest.folder, shard.file) as source:
             for piece in shard.pieces:
                 step = width(manifest.tensors[piece.tensor])
                 size = (piece.high - piece.low) * step
@@ -74,5 +74,5 @@ def _copy(vault: CheckpointStorage, manifest: Manifest, places: dict[int, int], 
                         file.write(chunk)
                         left -= len(chunk)
                     if left:
-                        raise Refused(f"{vault.where(manifest.folder, shard.file)} was cut off while it was read")
+                        raise Refused(f"{storage.where(manifest.folder, shard.file)} was cut off while it was read")
                 offset += size

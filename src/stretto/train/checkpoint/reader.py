@@ -16,7 +16,7 @@ from stretto.core.errors import Refused, ScriptError
 from stretto.core.manifest import Identity, Manifest, Shard, compare
 from stretto.train.checkpoint.catalog import choose, previous
 from stretto.train.checkpoint.shard_layout import header
-from stretto.train.checkpoint.storage import CheckpointStorage, open_vault
+from stretto.train.checkpoint.storage import CheckpointStorage, open_storage
 from stretto.train.sharing.shared_objects import SharedObjects
 from stretto.train.sharing.state_codec import as_bytes, empty
 
@@ -66,15 +66,15 @@ class ResumePoint:
 
 def load(url: str, *, step: int, own: Identity, room: Room, allow_mixed: bool) -> tuple[Manifest, list[torch.Tensor], str]:
     """The manifest, its tensors, and what is different and was allowed. `ScriptError` where the job cannot go on from it."""
-    vault = open_vault(url)
-    entry = choose(vault, step=step)
+    storage = open_storage(url)
+    entry = choose(storage, step=step)
     assert entry is not None and entry.manifest is not None
     manifest = entry.manifest
     allowed = _admit(manifest, own, path=entry.path, allow_mixed=allow_mixed)
     try:
-        tensors = _tensors(vault, manifest, room)
+        tensors = _tensors(storage, manifest, room)
     except (Refused, OSError) as error:
-        raise ScriptError(f"the checkpoint {entry.path} cannot be used: {error}; {previous(vault, step)}") from error
+        raise ScriptError(f"the checkpoint {entry.path} cannot be used: {error}; {previous(storage, step)}") from error
     return manifest, tensors, allowed
 
 
@@ -93,13 +93,13 @@ def _admit(manifest: Manifest, own: Identity, *, path: str, allow_mixed: bool) -
     return differences.text() if differences.bits else ""
 
 
-def _tensors(vault: CheckpointStorage, manifest: Manifest, room: Room) -> list[torch.Tensor]:
+def _tensors(storage: CheckpointStorage, manifest: Manifest, room: Room) -> list[torch.Tensor]:
     specs: list[list[Any]] = [[one.dtype, list(one.shape)] for one in manifest.tensors]
     tensors = [empty(one) if given is None else given for one, given in zip(specs, room(manifest.skeleton, specs), strict=True)]
     flats = [as_bytes(tensor) for tensor in tensors]
     filled = [0] * len(tensors)
     for shard in manifest.shards:
-        _fill(vault, manifest, shard, flats)
+        _fill(storage, manifest, shard, flats)
         for piece in shard.pieces:
             filled[piece.tensor] += piece.high - piece.low
     for tensor, count in zip(manifest.tensors, filled, strict=True):
@@ -108,12 +108,12 @@ def _tensors(vault: CheckpointStorage, manifest: Manifest, room: Room) -> list[t
     return tensors
 
 
-def _fill(vault: CheckpointStorage, manifest: Manifest, shard: Shard, flats: list[torch.Tensor]) -> None:
+def _fill(storage: CheckpointStorage, manifest: Manifest, shard: Shard, flats: list[torch.Tensor]) -> None:
     folder = manifest.folder
-    path = vault.where(folder, shard.file)
+    path = storage.where(folder, shard.file)
     expected = header(manifest.tensors, shard.pieces)
     sha = hashlib.sha256()
-    with vault.open(folder, shard.file) as file:
+    with storage.open(folder, shard.file) as file:
         start = _take(file, memoryview(bytearray(len(expected))), path)
         sha.update(start)
         for piece in shard.pieces:

@@ -26,7 +26,7 @@ from stretto.core.journal import Checkpoint
 from stretto.core.manifest import NAME, Identity, Manifest, Piece, Shard, folder_name
 from stretto.train.checkpoint.catalog import check_fence, claim, mark, raise_fence, tidy
 from stretto.train.checkpoint.snapshot import Memory, Snapshot
-from stretto.train.checkpoint.storage import CheckpointStorage, Stream, open_vault
+from stretto.train.checkpoint.storage import CheckpointStorage, Stream, open_storage
 from stretto.train.entry.failpoints import failpoint
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Saver:
 
     def __init__(
         self,
-        wish: CheckpointConfig,
+        config: CheckpointConfig,
         *,
         identity: Identity,
         position: Position,
@@ -102,7 +102,7 @@ class Saver:
         place: Callable[[], dict[str, Any]],
     ) -> None:
         """`identity` is the job as its script made it; `place` describes where it is, for newcomers and checkpoints."""
-        self.wish = wish
+        self.config = config
         self.mixed = ""
         """What was different from the checkpoint that the run went on from, and allowed."""
         self._position = position
@@ -111,11 +111,11 @@ class Saver:
         self._reporter = reporter
         self._place = place
         self._identity = identity
-        self._vault: CheckpointStorage = open_vault(wish.url)
+        self._storage: CheckpointStorage = open_storage(config.url)
         self._memory = Memory()
         self._save: Save | None = None
         self._failed: list[Any] = []
-        self._due_at = time.monotonic() + (wish.every_s or 0.0)
+        self._due_at = time.monotonic() + (config.every_s or 0.0)
         self._skipped = 0
         self._prepared = 0
         """The roster whose shares fit into the memory."""
@@ -138,7 +138,7 @@ class Saver:
         return note
 
     def _due(self, step: int) -> bool:
-        due = (step % self.wish.every_steps == 0) if self.wish.every_steps else time.monotonic() >= self._due_at
+        due = (step % self.config.every_steps == 0) if self.config.every_steps else time.monotonic() >= self._due_at
         if not due or step <= self.saved:
             return False
         if self._busy:
@@ -159,7 +159,7 @@ class Saver:
     def _busy(self) -> bool:
         return self._save is not None and not self._save.over.is_set()
 
-    def heard(self, notes: list[dict[str, Any]]) -> None:
+    def receive_notes(self, notes: list[dict[str, Any]]) -> None:
         """Everybody's notes of an exchange that has happened."""
         self._failed = []
         for note in notes:
@@ -179,7 +179,7 @@ class Saver:
 
     def last(self, *, final: bool = False) -> bool:
         """A save of this moment, and its end. False if the roster broke meanwhile: what is there to be waited for again."""
-        until = time.monotonic() + self.wish.grace_s
+        until = time.monotonic() + self.config.grace_s
         self._wait(until)
         if self._done_already(final):
             return True
@@ -204,14 +204,14 @@ class Saver:
                 save.over.wait(max(0.0, until - time.monotonic()))
                 return False
         self._reporter.warn(
-            f"the save of step {save.step} was not finished within {self.wish.grace_s:g} s (--grace): the job ends without it"
+            f"the save of step {save.step} was not finished within {self.config.grace_s:g} s (--grace): the job ends without it"
         )
         return True
 
     def _settled(self, save: Save) -> bool:
         """Whether waiting is over: the manifest is there, or the chief has given up and removed the parts."""
         try:
-            files = self._vault.files(save.folder)
+            files = self._storage.files(save.folder)
         except OSError:
             return True
         save.committed = NAME in files
@@ -223,7 +223,7 @@ class Saver:
     def leave(self) -> None:
         """This worker goes: its part is finished first, which holds up nobody."""
         if self._save is not None:
-            self._save.over.wait(self.wish.grace_s)
+            self._save.over.wait(self.config.grace_s)
 
     def broke(self) -> None:
         """The roster broke: a save that lacks a part will never have it."""
@@ -255,7 +255,7 @@ class Saver:
             began=before,
         )
         self._save, self.saved, self._prepared = save, step, save.roster
-        self._due_at = before + (self.wish.every_s or 0.0)
+        self._due_at = before + (self.config.every_s or 0.0)
         threads.start(self._run, save, name=f"stretto-save-{step}")
 
     def _run(self, save: Save) -> None:
@@ -263,8 +263,8 @@ class Saver:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         try:
             if save.writer == 0:
-                claim(self._vault, run=self.wish.run, run_id=self.wish.run_id)
-                raise_fence(self._vault, life=self.wish.life, roster=save.roster)
+                claim(self._storage, run=self.config.run, run_id=self.config.run_id)
+                raise_fence(self._storage, life=self.config.life, roster=save.roster)
             self._write(save)
             if save.writer == 0:
                 self._commit(save)
@@ -274,14 +274,14 @@ class Saver:
             save.over.set()
 
     def _mark(self, save: Save, writer: int) -> str:
-        return mark(life=self.wish.life, roster=save.roster, writer=writer, writers=save.writers)
+        return mark(life=self.config.life, roster=save.roster, writer=writer, writers=save.writers)
 
     def _write(self, save: Save) -> None:
         """This worker's shard and the note beside it."""
-        self._vault.make(save.folder)
+        self._storage.make(save.folder)
         file = f"shard-{self._mark(save, save.writer)}.safetensors"
         image = save.snapshot.image.numpy().data
-        stream = self._vault.stream(save.folder, file, size=len(image))
+        stream = self._storage.stream(save.folder, file, size=len(image))
         try:
             sha = self._pour(save, image, stream)
             failpoint("save-sync")
@@ -295,10 +295,10 @@ class Saver:
             "bytes": len(image),
             "sha256": sha,
             "roster": save.roster,
-            "life": self.wish.life,
+            "life": self.config.life,
             "pieces": [asdict(piece) for piece in save.snapshot.pieces],
         }
-        self._vault.put(save.folder, f"part-{self._mark(save, save.writer)}.json", json.dumps(part).encode())
+        self._storage.put(save.folder, f"part-{self._mark(save, save.writer)}.json", json.dumps(part).encode())
 
     def _pour(self, save: Save, image: memoryview, stream: Stream) -> str:
         sha = hashlib.sha256()
@@ -316,9 +316,9 @@ class Saver:
         wrote_s = time.monotonic() - save.began
         shards = self._collect(save, until=time.monotonic() + max(PARTS_S, PATIENCE * wrote_s))
         manifest = Manifest(
-            run=self.wish.run,
-            run_id=self.wish.run_id,
-            life=self.wish.life,
+            run=self.config.run,
+            run_id=self.config.run_id,
+            life=self.config.life,
             roster=save.roster,
             step=save.step,
             tick=int(save.place["tick"]),
@@ -332,15 +332,15 @@ class Saver:
             created=time.time(),
             extra={"allowed": self.mixed} if self.mixed else {},
         )
-        check_fence(self._vault, life=self.wish.life, roster=save.roster)
+        check_fence(self._storage, life=self.config.life, roster=save.roster)
         failpoint("save-manifest")
-        self._vault.put(save.folder, NAME, manifest.encode(), durable=True)
+        self._storage.put(save.folder, NAME, manifest.encode(), durable=True)
         failpoint("save-renamed")
         save.committed = True
-        self._reporter.say(
+        self._reporter.send(
             Checkpoint(
                 step=save.step,
-                path=self._vault.where(save.folder),
+                path=self._storage.where(save.folder),
                 bytes=manifest.bytes,
                 seconds=round(time.monotonic() - save.began, 6),
                 blocked_s=round(save.blocked_s, 6),
@@ -349,12 +349,12 @@ class Saver:
             )
         )
         with contextlib.suppress(OSError):
-            tidy(self._vault, keep=self.wish.keep, newest=manifest)
+            tidy(self._storage, keep=self.config.keep, newest=manifest)
 
     def _collect(self, save: Save, *, until: float) -> tuple[Shard, ...]:
         notes = [f"part-{self._mark(save, writer)}.json" for writer in range(save.writers)]
         pause = 0.005
-        while missing := [name for name in notes if name not in self._vault.files(save.folder)]:
+        while missing := [name for name in notes if name not in self._storage.files(save.folder)]:
             if save.broken:
                 raise SaveAborted(save.broken)
             if time.monotonic() > until:
@@ -364,22 +364,22 @@ class Saver:
         return tuple(self._shard(save, name) for name in notes)
 
     def _shard(self, save: Save, name: str) -> Shard:
-        part = json.loads(self._vault.read(save.folder, name))
-        if (part["life"], part["roster"]) != (self.wish.life, save.roster):
-            raise Refused(f"{self._vault.where(save.folder, name)} is of roster {part['roster']}, this save of {save.roster}")
+        part = json.loads(self._storage.read(save.folder, name))
+        if (part["life"], part["roster"]) != (self.config.life, save.roster):
+            raise Refused(f"{self._storage.where(save.folder, name)} is of roster {part['roster']}, this save of {save.roster}")
         return Shard(part["file"], part["bytes"], part["sha256"], tuple(Piece(**piece) for piece in part["pieces"]))
 
     def _give_up(self, save: Save, error: Exception) -> None:
         """Says why, and removes what this worker has written: training goes on, the last checkpoint stays."""
-        reason = _told(error)
+        reason = _reason(error)
         save.broken = save.broken or reason
         self._failed = [save.step, save.roster, reason[:200]]
-        path = self._vault.where(save.folder)
+        path = self._storage.where(save.folder)
         with contextlib.suppress(OSError):
             for name in (f"shard-{self._mark(save, save.writer)}.safetensors", f"part-{self._mark(save, save.writer)}.json"):
-                self._vault.remove(save.folder, name)
-            if save.writer == 0 and NAME not in self._vault.files(save.folder):
-                self._vault.remove_folder(save.folder)
+                self._storage.remove(save.folder, name)
+            if save.writer == 0 and NAME not in self._storage.files(save.folder):
+                self._storage.remove_folder(save.folder)
         if isinstance(error, OSError):
             fix = "training goes on with the last checkpoint; make room or make it writable, the next save tries again"
             self._reporter.warn(f"the checkpoint {path} could not be written: {reason}: {fix}")
@@ -389,7 +389,7 @@ class Saver:
             )
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) if isinstance(error, StrettoError) else f"{type(error).__name__}: {error}"

@@ -40,11 +40,11 @@ def _walk(skeleton: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...
     for kind in ("tensor", "array"):
         if isinstance(skeleton.get(kind), int):
             yield path, skeleton[kind]
-    for key, held in skeleton.get("map", ()):
-        yield from _walk(held, (*path, str(key)))
+    for key, entry in skeleton.get("map", ()):
+        yield from _walk(entry, (*path, str(key)))
     for kind in ("list", "tuple", "set"):
-        for place, held in enumerate(skeleton.get(kind, ())):
-            yield from _walk(held, (*path, str(place)))
+        for place, entry in enumerate(skeleton.get(kind, ())):
+            yield from _walk(entry, (*path, str(place)))
 
 
 def describe(skeleton: Any, tensors: list[torch.Tensor]) -> tuple[Tensor, ...]:
@@ -122,32 +122,32 @@ class Memory:
     """Host memory for one shard. It grows to the largest and never beyond."""
 
     def __init__(self) -> None:
-        self._held = torch.empty(0, dtype=torch.uint8)
+        self._memory = torch.empty(0, dtype=torch.uint8)
         self._making: threading.Thread | None = None
 
     def prepare(self, skeleton: Any, tensors: list[torch.Tensor], *, writer: int, writers: int) -> None:
         """Makes the memory in the background: its first touch costs more than all later copies, and nobody should wait for it."""
         size = _share(skeleton, tensors, writer=writer, writers=writers).bytes
-        if self._held.numel() < size and self._making is None:
+        if self._memory.numel() < size and self._making is None:
             self._making = threads.start(self._make, size, name="stretto-save-memory")
 
     def _make(self, size: int) -> None:
-        self._held = torch.empty(0, dtype=torch.uint8)
-        self._held = _pages(size).zero_()
+        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._memory = _pages(size).zero_()
 
-    def take(self, size: int) -> torch.Tensor:
+    def _reserve(self, size: int) -> torch.Tensor:
         if self._making is not None:
             self._making.join()
             self._making = None
-        if self._held.numel() < size:
-            self._held = torch.empty(0, dtype=torch.uint8)
-            self._held = _pages(size)
-        return self._held[:size]
+        if self._memory.numel() < size:
+            self._memory = torch.empty(0, dtype=torch.uint8)
+            self._memory = _pages(size)
+        return self._memory[:size]
 
     def snapshot(self, skeleton: Any, tensors: list[torch.Tensor], *, writer: int, writers: int) -> Snapshot:
         """Copies this writer's share. This is the part that training waits for."""
         share = _share(skeleton, tensors, writer=writer, writers=writers)
-        image = self.take(share.bytes)
+        image = self._reserve(share.bytes)
         place = len(share.header)
         image[:place].copy_(torch.frombuffer(bytearray(share.header), dtype=torch.uint8))
         for piece, size in zip(share.pieces, share.sizes, strict=True):

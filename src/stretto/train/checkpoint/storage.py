@@ -48,8 +48,8 @@ class CheckpointStorage(Protocol):
     def remove_folder(self, folder: str) -> None: ...
 
 
-def open_vault(url: str) -> CheckpointStorage:
-    """The vault behind a path or a URL."""
+def open_storage(url: str) -> CheckpointStorage:
+    """The storage behind a path or a URL."""
     if url.startswith("file://"):
         url = url.removeprefix("file://")
     if "://" not in url:
@@ -225,7 +225,7 @@ class RemoteStorage:
         return "/".join(part for part in (self._root.rstrip("/"), folder, name) if part)
 
     def _list(self, path: str) -> list[dict[str, Any]]:
-        with self._told(path):
+        with self.errors_as_oserror(path):
             self._fs.invalidate_cache(path)
             try:
                 return self._fs.ls(path, detail=True)
@@ -233,7 +233,7 @@ class RemoteStorage:
                 return []
 
     @contextlib.contextmanager
-    def _told(self, path: str) -> Iterator[None]:
+    def errors_as_oserror(self, path: str) -> Iterator[None]:
         try:
             yield
         except OSError:
@@ -251,59 +251,59 @@ class RemoteStorage:
         return {one["name"].rsplit("/", 1)[-1]: int(one["size"]) for one in listed if one["type"] == "file"}
 
     def make(self, folder: str) -> None:
-        with self._told(self._path(folder)):
+        with self.errors_as_oserror(self._path(folder)):
             self._fs.makedirs(self._path(folder), exist_ok=True)
 
     def stream(self, folder: str, name: str, *, size: int) -> RemoteStream:
         path = self._path(folder, name)
-        with self._told(path):
+        with self.errors_as_oserror(path):
             return RemoteStream(self, self._fs, path)
 
     def put(self, folder: str, name: str, data: bytes, *, durable: bool = False) -> None:
         path = self._path(folder, name)
-        with self._told(path):
+        with self.errors_as_oserror(path):
             self._fs.pipe_file(path, data)
 
     def create(self, folder: str, name: str, data: bytes) -> bool:
         """Not atomic where the store has no such thing: two runs that begin in the same moment may both believe to be first."""
         path = self._path(folder, name)
-        with self._told(path):
+        with self.errors_as_oserror(path):
             if self._fs.exists(path):
                 return False
             self._fs.pipe_file(path, data)
             return True
 
     def read(self, folder: str, name: str) -> bytes:
-        with self._told(self._path(folder, name)):
+        with self.errors_as_oserror(self._path(folder, name)):
             return self._fs.cat_file(self._path(folder, name))
 
     @contextlib.contextmanager
     def open(self, folder: str, name: str) -> Iterator[Any]:
-        with self._told(self._path(folder, name)), self._fs.open(self._path(folder, name), "rb") as file:
+        with self.errors_as_oserror(self._path(folder, name)), self._fs.open(self._path(folder, name), "rb") as file:
             yield file
 
     def remove(self, folder: str, name: str) -> None:
-        with self._told(self._path(folder, name)), contextlib.suppress(FileNotFoundError):
+        with self.errors_as_oserror(self._path(folder, name)), contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(self._path(folder, name))
 
     def remove_folder(self, folder: str) -> None:
-        with self._told(self._path(folder)), contextlib.suppress(FileNotFoundError):
+        with self.errors_as_oserror(self._path(folder)), contextlib.suppress(FileNotFoundError):
             self._fs.rm(self._path(folder), recursive=True)
 
 
 class RemoteStream:
-    def __init__(self, vault: RemoteStorage, fs: Any, path: str) -> None:
-        self._vault = vault
+    def __init__(self, storage: RemoteStorage, fs: Any, path: str) -> None:
+        self._storage = storage
         self._fs = fs
         self._path = path
         self._file = fs.open(path, "wb", block_size=16 << 20)
 
     def write(self, data: memoryview) -> None:
-        with self._vault._told(self._path):
+        with self._storage.errors_as_oserror(self._path):
             self._file.write(bytes(data))
 
     def close(self) -> None:
-        with self._vault._told(self._path):
+        with self._storage.errors_as_oserror(self._path):
             self._file.close()
 
     def abandon(self) -> None:

@@ -137,7 +137,7 @@ class Step:
         states = self._torchmetrics.leave_slice()
         if states and unit is not None:
             self.tally = self.tally or SliceSums()
-            self.tally.take(unit, states)
+            self.tally.set_states(unit, states)
 
     @property
     def _torchmetrics(self) -> TorchMetrics:

@@ -123,7 +123,7 @@ class TorchSettings:
                 )
 
 
-def tell(changed: list[str]) -> None:
+def report_changed(changed: list[str]) -> None:
     """One line about what was changed for the user."""
     if changed:
         print(

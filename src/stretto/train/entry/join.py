@@ -60,7 +60,7 @@ def join(seed: int = 0, *, threads: int | None = None) -> Job:
     process = _worker_process(options)
     job = _begin(TrainingSession(process, seed=seed, changed=changed))
     if process.channel is not None:
-        process.channel.start(process.membership.hear)
+        process.channel.start(process.membership.handle)
         process.channel.send(
             HelloMessage(
                 pid=os.getpid(),
@@ -92,7 +92,7 @@ def _worker_process(options: dict[str, Any]) -> WorkerProcess:
         heartbeat = real or heartbeat
         channel = AgentChannel(int(os.environ["STRETTO_LINK"]), real)
     worker = os.environ.get("STRETTO_WORKER", "alone")
-    membership = Membership(worker, link=channel, host=str(options.get("host", "127.0.0.1")))
+    membership = Membership(worker, channel=channel, host=str(options.get("host", "127.0.0.1")))
     return WorkerProcess(worker, options, channel, heartbeat, membership)
 
 

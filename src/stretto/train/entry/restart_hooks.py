@@ -30,11 +30,11 @@ KEPT = 2
 Hook = Callable[[Path], None]
 
 
-class _Notice:
+class _StopRequest:
     """Whether this process has been asked to end. It listens from the first question on."""
 
     def __init__(self) -> None:
-        self.given = False
+        self.received = False
         self.saved = False
         self.hooks: list[Hook] = []
         self._listening = False
@@ -45,15 +45,15 @@ class _Notice:
         self._listening = True
         before = signal.getsignal(signal.SIGTERM)
 
-        def hear(number: int, frame: FrameType | None) -> None:
-            self.given = True
+        def on_sigterm(number: int, frame: FrameType | None) -> None:
+            self.received = True
             if callable(before):
                 before(number, frame)
 
-        signal.signal(signal.SIGTERM, hear)
+        signal.signal(signal.SIGTERM, on_sigterm)
 
 
-_notice = _Notice()
+_request = _StopRequest()
 
 
 def should_stop() -> bool:
@@ -61,25 +61,25 @@ def should_stop() -> bool:
 
     The hooks of `stretto.on_save` have run on all ranks when this gives True. Under plain `python` it hears SIGTERM as well.
     """
-    _notice.listen()
-    given = _agreed(_notice.given)
-    if given and not _notice.saved:
-        _notice.saved = True
-        _save(_notice.hooks)
+    _request.listen()
+    given = _any_rank(_request.received)
+    if given and not _request.saved:
+        _request.saved = True
+        _save(_request.hooks)
     return given
 
 
 def on_save(hook: Hook) -> Hook:
     """Calls `hook(folder)` on every rank before the job stops. For use as a decorator, or with a function."""
-    _notice.listen()
-    _notice.hooks.append(hook)
+    _request.listen()
+    _request.hooks.append(hook)
     return hook
 
 
 def on_load(hook: Hook) -> Hook:
     """Calls `hook(folder)` now if an earlier generation has saved."""
-    _notice.listen()
-    folders = _whole()
+    _request.listen()
+    folders = _complete()
     if folders:
         hook(folders[-1])
     return hook
@@ -90,7 +90,7 @@ def _launched() -> dict[str, Any] | None:
     return json.loads(text) if text else None
 
 
-def _whole() -> list[Path]:
+def _complete() -> list[Path]:
     launched = _launched()
     if launched is None or not Path(launched["saves"]).is_dir():
         return []
@@ -107,16 +107,16 @@ def _save(hooks: list[Hook]) -> None:
     if first:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-    _meet()
+    _barrier()
     for hook in hooks:
         hook(folder)
-    _meet()
+    _barrier()
     if first:
         _sync(folder)
         folder.rename(saves / name)
-        for old in _whole()[:-KEPT]:
+        for old in _complete()[:-KEPT]:
             shutil.rmtree(old, ignore_errors=True)
-    _meet()
+    _barrier()
 
 
 def _sync(folder: Path) -> None:
@@ -137,7 +137,7 @@ def _distributed() -> Any:
     return module
 
 
-def _agreed(flag: bool) -> bool:
+def _any_rank(flag: bool) -> bool:
     distributed = _distributed()
     if distributed is None:
         return flag
@@ -148,7 +148,7 @@ def _agreed(flag: bool) -> bool:
     return bool(decision.item())
 
 
-def _meet() -> None:
+def _barrier() -> None:
     distributed = _distributed()
     if distributed is not None:
         distributed.barrier()

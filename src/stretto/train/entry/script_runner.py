@@ -28,13 +28,13 @@ def run_script(path: str, argv: Sequence[str]) -> int:
         _finished()
     except Misplaced as error:
         print(f"stretto: this worker leaves the job: {error.text}", file=sys.stderr, flush=True)
-        _say(MisplacedMessage(text=error.text))
+        _send(MisplacedMessage(text=error.text))
     except Left:
-        _say(LeftMessage())
+        _send(LeftMessage())
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
         print(end.code if not isinstance(end.code, int) else f"the script ended with exit code {code}", file=sys.stderr)
-        _say(CrashMessage(tick=_tick(), type="SystemExit", text=str(end.code), traceback=""))
+        _send(CrashMessage(tick=_tick(), type="SystemExit", text=str(end.code), traceback=""))
         return code
     except BaseException as error:
         if _failed_again(path, error):
@@ -42,7 +42,7 @@ def run_script(path: str, argv: Sequence[str]) -> int:
         shown = f"{_line(path, error)}{type(error).__name__}: {error}" if isinstance(error, UsageError) else traceback.format_exc()
         hint = _new_chief(error)
         print(f"{shown}{hint}", file=sys.stderr, flush=True)
-        _say(
+        _send(
             CrashMessage(
                 tick=_tick(),
                 type=type(error).__name__,
@@ -88,7 +88,7 @@ def _failed_again(path: str, error: BaseException) -> bool:
     print(f"stretto: {text}", file=sys.stderr, flush=True)
     if not newcomer:
         return False
-    _say(MisplacedMessage(text=text))
+    _send(MisplacedMessage(text=text))
     return True
 
 
@@ -121,14 +121,14 @@ def _finished() -> None:
     if session is None:
         return
     if session.closed:
-        _say(EndedMessage())
+        _send(EndedMessage())
         return
     session.finish()
     if session.process.channel is not None:
         session.process.channel.close()
 
 
-def _say(message: ToAgent) -> None:
+def _send(message: ToAgent) -> None:
     """A last word to the agent, also from a script that never joined."""
     session = jobs.current()
     channel = session.process.channel if session is not None else None

@@ -39,16 +39,16 @@ class SumOp:
 
 @dataclass(frozen=True, slots=True)
 class SumSchedule:
-    moves: tuple[SumOp, ...]
+    ops: tuple[SumOp, ...]
     results: Mapping[Span, int]
     """The buffer that has each complete subtree in the end."""
     buffers: int
     """How many buffers are needed at once."""
 
 
-def program(slices: int, share: Span) -> SumSchedule:
+def sum_schedule(slices: int, share: Span) -> SumSchedule:
     """The order of additions for a share."""
-    moves: list[SumOp] = []
+    ops: list[SumOp] = []
     results: dict[Span, int] = {}
     free: list[int] = []
     count = 0
@@ -64,26 +64,26 @@ def program(slices: int, share: Span) -> SumSchedule:
         """Adds up `node`; a leaf may go on top of `into`. Returns the buffer with the sum (`into` where it was used)."""
         if len(node) == 1:
             buffer = take() if into is None else into
-            moves.append(SumOp(node.low, buffer, into is None, ()))
+            ops.append(SumOp(node.low, buffer, into is None, ()))
             return buffer
         left, right = split(node)
         base = walk(left, None)
         if len(right) == 1:
             if len(left) == 1:
-                moves[-1] = replace(moves[-1], awaited=True)
+                ops[-1] = replace(ops[-1], awaited=True)
             return walk(right, base)
         other = walk(right, None)
-        moves[-1] = replace(moves[-1], merges=(*moves[-1].merges, (base, other)))
+        ops[-1] = replace(ops[-1], merges=(*ops[-1].merges, (base, other)))
         free.append(other)
         return base
 
     for node in cover(slices, share):
         results[node] = walk(node, None)
-    return SumSchedule(tuple(moves), results, count)
+    return SumSchedule(tuple(ops), results, count)
 
 
 class Flat:
-    """Flat vectors of one layout: a view for every tensor of a list, as many buffers as a program needs."""
+    """Flat vectors of one layout: a view for every tensor of a list, as many buffers as a schedule needs."""
 
     def __init__(self, shapes: Sequence[torch.Size], *, dtype: torch.dtype, device: torch.device) -> None:
         self.dtype, self.device = dtype, device
@@ -96,14 +96,14 @@ class Flat:
         self.length = length
         self.buffers: list[torch.Tensor] = []
         self.views: list[list[torch.Tensor]] = []
-        self._held: dict[tuple[int, int], torch.Tensor] = {}
+        self._first_of_two: dict[tuple[int, int], torch.Tensor] = {}
         """First ones of two, as they came: adding both up at once saves a copy."""
         self._scratch = torch.empty(0)
         self.spare: list[torch.Tensor] = []
         """Buffers that were allocated ahead; `need` takes these first."""
 
     def need(self, buffers: int) -> None:
-        self._held.clear()
+        self._first_of_two.clear()
         while len(self.buffers) < buffers:
             self.buffers.append(self.spare.pop() if self.spare else self.allocate())
             self.views.append(self._cut(self.buffers[-1]))
@@ -121,46 +121,46 @@ class Flat:
         """A view of the flat vector for every tensor."""
         return [flat[low : low + size].view(shape) for (low, size), shape in zip(self.places, self.shapes, strict=True)]
 
-    def take(self, move: SumOp, place: int, value: torch.Tensor | None, *, keep: bool = False, scale: float | None = None) -> None:
+    def add(self, op: SumOp, place: int, value: torch.Tensor | None, *, keep: bool = False, scale: float | None = None) -> None:
         """One tensor of one slice, None standing for zeros. `keep` promises that nobody changes the value any more.
 
-        `scale` multiplies what this move ends with: the whole sum, if it is the last one.
+        `scale` multiplies what this op ends with: the whole sum, if it is the last one.
         """
-        view = self.views[move.buffer][place]
-        first = self._held.pop((move.buffer, place), None)
-        if first is not None and value is not None and value.dtype == self.dtype and self._sweep(move, place, first, value, scale):
+        view = self.views[op.buffer][place]
+        first = self._first_of_two.pop((op.buffer, place), None)
+        if first is not None and value is not None and value.dtype == self.dtype and self._sweep(op, place, first, value, scale):
             return
         if first is not None and value is not None and value.dtype == self.dtype:
             torch.add(first, value, out=view)
         else:
-            self._put(move, place, first, value, keep=keep)
-        for into, source in move.merges:
+            self._put(op, place, first, value, keep=keep)
+        for into, source in op.merges:
             self.views[into][place].add_(self.views[source][place])
         if scale is not None:
-            self.views[move.merges[-1][0] if move.merges else move.buffer][place].mul_(scale)
+            self.views[op.merges[-1][0] if op.merges else op.buffer][place].mul_(scale)
 
-    def _put(self, move: SumOp, place: int, first: torch.Tensor | None, value: torch.Tensor | None, *, keep: bool) -> None:
+    def _put(self, op: SumOp, place: int, first: torch.Tensor | None, value: torch.Tensor | None, *, keep: bool) -> None:
         """One tensor into its buffer, or on top of what is there (`first`, if that was kept)."""
-        view = self.views[move.buffer][place]
+        view = self.views[op.buffer][place]
         if first is not None:
             view.copy_(first)
         if value is None:
-            if move.first:
+            if op.first:
                 view.zero_()
-        elif not move.first:
+        elif not op.first:
             view.add_(value)
-        elif keep and move.awaited and value.dtype == self.dtype:
-            self._held[move.buffer, place] = value
+        elif keep and op.awaited and value.dtype == self.dtype:
+            self._first_of_two[op.buffer, place] = value
         else:
             view.copy_(value)
 
-    def _sweep(self, move: SumOp, place: int, first: torch.Tensor, second: torch.Tensor, scale: float | None) -> bool:
+    def _sweep(self, op: SumOp, place: int, first: torch.Tensor, second: torch.Tensor, scale: float | None) -> bool:
         """The sum of two slices and all its merges in one sweep over the memory. False where that cannot be done."""
-        if self.device.type != "cpu" or not move.merges or not (first.is_contiguous() and second.is_contiguous()):
+        if self.device.type != "cpu" or not op.merges or not (first.is_contiguous() and second.is_contiguous()):
             return False
         if not self._scratch.numel():
             self._scratch = torch.empty(CHUNK, dtype=self.dtype)
-        targets = [self.views[into][place].view(-1).split(CHUNK) for into, _ in move.merges]
+        targets = [self.views[into][place].view(-1).split(CHUNK) for into, _ in op.merges]
         for left, other, *into in zip(first.view(-1).split(CHUNK), second.view(-1).split(CHUNK), *targets, strict=True):
             total = torch.add(left, other, out=self._scratch[: left.numel()])
             for target in into[:-1]:

@@ -1,7 +1,7 @@
 """Module buffers: every slice starts from the step's values; at the end the slices' values are combined in tree order.
 
 Floating-point buffers become the weighted mean over the slices, integers (counters) the start value plus all increments,
-booleans whatever any slice set. Only buffers that move take part: those of batch norms from the start, others from the
+booleans whatever any slice set. Only buffers that op take part: those of batch norms from the start, others from the
 first time that one is seen to change, when the pass is repeated with it.
 """
 
@@ -67,7 +67,7 @@ class Buffers:
             )
         return tensor
 
-    def begin(self, program: SumSchedule) -> None:
+    def begin(self, schedule: SumSchedule) -> None:
         """A pass starts: its start values are kept."""
         self.again = set()
         if not self.slots:
@@ -79,7 +79,7 @@ class Buffers:
                 kept.copy_(self._same_shape(place).detach())
         self._layout()
         for _, flat in self._groups.values():
-            flat.need(program.buffers)
+            flat.need(schedule.buffers)
 
     def _layout(self) -> None:
         wanted: dict[tuple[torch.dtype, torch.device], list[int]] = {}
@@ -102,7 +102,7 @@ class Buffers:
         self._versions = [(id(t), t._version) for t in map(self._get, range(len(self.slots)))]
 
     @torch.no_grad()
-    def leave(self, move: SumOp, *, weight: float | None, empty: bool = False) -> None:
+    def leave(self, op: SumOp, *, weight: float | None, empty: bool = False) -> None:
         """A slice ends: its values go into the tree."""
         for place, before in enumerate(self._versions):
             tensor = self._same_shape(place)
@@ -111,7 +111,7 @@ class Buffers:
                     self.again.add(place)
         for places, flat in self._groups.values():
             for k, place in enumerate(places):
-                flat.take(move, k, None if empty else self._contribution(place, flat.dtype, weight))
+                flat.add(op, k, None if empty else self._contribution(place, flat.dtype, weight))
 
     def _contribution(self, place: int, kind: torch.dtype, weight: float | None) -> torch.Tensor:
         value, start = self._get(place).detach(), self._start[place]
@@ -119,17 +119,17 @@ class Buffers:
             return value.to(torch.int64) - (start.to(torch.int64) if value.dtype != torch.bool else 0)
         return value.to(kind) if weight is None else value.to(kind) * weight
 
-    def vectors(self, program: SumSchedule) -> list[dict[Span, torch.Tensor]]:
+    def vectors(self, schedule: SumSchedule) -> list[dict[Span, torch.Tensor]]:
         """What has to be summed over all slices, in an order that is the same everywhere."""
         return [
-            {node: flat.buffers[buffer] for node, buffer in program.results.items()}
+            {node: flat.buffers[buffer] for node, buffer in schedule.results.items()}
             for _, (_, flat) in sorted(self._groups.items(), key=lambda item: str(item[0]))
         ]
 
     @torch.no_grad()
-    def finish(self, program: SumSchedule, scale: float) -> None:
+    def finish(self, schedule: SumSchedule, scale: float) -> None:
         """The sums become the buffers' values."""
-        result = program.results[min(program.results)]
+        result = schedule.results[min(schedule.results)]
         for places, flat in self._groups.values():
             for place, view in zip(places, flat.views[result], strict=True):
                 tensor, start = self._get(place), self._start[place]

@@ -45,8 +45,8 @@ class Bucket:
             self.flat.renew(buffer)
         self._lent = []
 
-    def parts(self, program: SumSchedule) -> dict[Span, torch.Tensor]:
-        return {node: self.flat.buffers[buffer] for node, buffer in program.results.items()}
+    def parts(self, schedule: SumSchedule) -> dict[Span, torch.Tensor]:
+        return {node: self.flat.buffers[buffer] for node, buffer in schedule.results.items()}
 
 
 def _sum_type(dtype: torch.dtype) -> torch.dtype:
@@ -104,7 +104,7 @@ class Gradients:
         self._index = {parameter: (bucket, place) for bucket in self.buckets for place, parameter in enumerate(bucket.parameters)}
         self._order = {parameter: place for place, parameter in enumerate(parameters)}
         self._fired: dict[torch.nn.Parameter, int] = {}
-        self._move: SumOp | None = None
+        self._op: SumOp | None = None
         self._weight: float | None = None
         self._last = False
         self._parted = False
@@ -125,9 +125,9 @@ class Gradients:
         """Buckets of this pass that are on their way."""
         return self._launched
 
-    def allocate(self, program: SumSchedule) -> list[list[torch.Tensor]]:
+    def allocate(self, schedule: SumSchedule) -> list[list[torch.Tensor]]:
         """Buffers for each bucket. Changes nothing here: any thread may call it, and the training thread calls `adopt`."""
-        return [[bucket.flat.allocate() for _ in range(program.buffers)] for bucket in self.buckets]
+        return [[bucket.flat.allocate() for _ in range(schedule.buffers)] for bucket in self.buckets]
 
     def adopt(self, buffers: list[list[torch.Tensor]]) -> None:
         """Uses these buffers from the next pass on. Those of another layout are dropped."""
@@ -136,7 +136,7 @@ class Gradients:
                 tensor for tensor in spare if tensor.numel() == bucket.flat.length and tensor.dtype == bucket.flat.dtype
             ]
 
-    def begin(self, program: SumSchedule, launch: Callable[[Bucket], None], *, scale: float | None = None) -> None:
+    def begin(self, schedule: SumSchedule, launch: Callable[[Bucket], None], *, scale: float | None = None) -> None:
         """A pass starts. `launch` is called for every bucket when its sums are complete, and multiplied by `scale`."""
         self.undo()
         self._scale = scale
@@ -147,7 +147,7 @@ class Gradients:
         self._launch = launch
         for bucket in self.buckets:
             bucket.reclaim()
-            bucket.flat.need(program.buffers)
+            bucket.flat.need(schedule.buffers)
             bucket.missing = len(bucket.parameters)
         for parameter in self.parameters:
             if parameter.grad is not None:
@@ -164,9 +164,9 @@ class Gradients:
         for parameter in self.parameters:
             parameter.grad = before.get(parameter)
 
-    def enter(self, move: SumOp, *, weight: float | None, last: bool, part: tuple[int, int] = (0, 1)) -> None:
+    def enter(self, op: SumOp, *, weight: float | None, last: bool, part: tuple[int, int] = (0, 1)) -> None:
         """A slice starts, or one of its parts. `weight` multiplies its gradients where they are not of one size."""
-        self._move, self._weight = move, weight
+        self._op, self._weight = op, weight
         self._parted, self._final = part[1] > 1, part[0] == part[1] - 1
         self._last = last and self._final
         self._fired = {}
@@ -175,8 +175,8 @@ class Gradients:
 
     def leave(self) -> None:
         """The slice is done: what the hooks have not taken is taken now."""
-        move = self._move
-        assert move is not None
+        op = self._op
+        assert op is not None
         self.inside = False
         for parameter in self.parameters:
             bucket, place = self._index[parameter]
@@ -186,7 +186,7 @@ class Gradients:
                     self.again = self.twice = True
                 continue
             self._check_untouched(parameter, gradient)
-            self._take(bucket, place, move, gradient, parameter)
+            self._add(bucket, place, op, gradient, parameter)
             parameter.grad = None
         if self._last:
             for bucket in self.buckets[self._launched :]:
@@ -199,18 +199,18 @@ class Gradients:
             return
         raise ScriptError(
             f"the gradient of a parameter of shape {tuple(parameter.shape)} was changed inside the loop over the slices: there it "
-            "is the gradient of one slice only; move clip_grad_norm_, unscale_ and the like after the loop, where p.grad "
+            "is the gradient of one slice only; op clip_grad_norm_, unscale_ and the like after the loop, where p.grad "
             "is the gradient of the whole batch"
         )
 
-    def empty(self, move: SumOp, *, last: bool) -> None:
+    def empty(self, op: SumOp, *, last: bool) -> None:
         """A slice without samples."""
-        self.enter(move, weight=None, last=last)
+        self.enter(op, weight=None, last=last)
         self.leave()
 
-    def finish(self, used: set[int], program: SumSchedule) -> None:
+    def finish(self, used: set[int], schedule: SumSchedule) -> None:
         """The reduced sums are added to the parameters' gradients. Where no slice had one, they stay as they were."""
-        result = program.results[min(program.results)]
+        result = schedule.results[min(schedule.results)]
         before, self.before, self._open = self.before, {}, False
         for bucket in self.buckets:
             for place, parameter in enumerate(bucket.parameters):
@@ -254,12 +254,12 @@ class Gradients:
             self.again = True
             self.eager = False
             return
-        assert self._move is not None
+        assert self._op is not None
         bucket, place = self._index[parameter]
         parameter.grad = None
-        self._take(bucket, place, self._move, gradient, parameter)
+        self._add(bucket, place, self._op, gradient, parameter)
 
-    def _take(self, bucket: Bucket, place: int, move: SumOp, gradient: torch.Tensor | None, parameter: torch.nn.Parameter) -> None:
+    def _add(self, bucket: Bucket, place: int, op: SumOp, gradient: torch.Tensor | None, parameter: torch.nn.Parameter) -> None:
         if gradient is not None:
             self.used.add(self._order[parameter])
             if self.squares is not None:
@@ -271,7 +271,7 @@ class Gradients:
             if not self._final:
                 return
         value = None if gradient is None else gradient.detach()
-        bucket.flat.take(move, place, value, keep=True, scale=self._scale if self._last else None)
+        bucket.flat.add(op, place, value, keep=True, scale=self._scale if self._last else None)
         if self._last:
             bucket.missing -= 1
             if bucket.missing == 0 and self.eager:

@@ -136,7 +136,7 @@ class ProcessGroup:
         try:
             store = rendezvous.of(self.roster.members[0].address)
             prefixed = dist.PrefixStore(f"roster{self.roster.term}.{self.roster.number}", store)
-            self._meet(prefixed, wanted)
+            self._wait_for_members(prefixed, wanted)
             with _building:
                 before = _sockets()
                 self._group = dist.ProcessGroupGloo(prefixed, self.rank, self.size, options)
@@ -149,7 +149,7 @@ class ProcessGroup:
                 self._fds[fd] = os.fstat(fd).st_ino
                 _give_up_after(fd, SILENCE_S)
 
-    def _meet(self, store: dist.Store, wanted: Callable[[], bool]) -> None:
+    def _wait_for_members(self, store: dist.Store, wanted: Callable[[], bool]) -> None:
         """Waits until all members are here, so that connecting, which cannot be interrupted, is short."""
         store.set(f"here{self.rank}", "1")
         names = [f"here{k}" for k in range(self.size)]

@@ -11,18 +11,22 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from stretto.core import threads
 from stretto.core.slices import Span
 from stretto.train.entry.failpoints import failpoint
-from stretto.train.reduce.accumulation import SumOp, SumSchedule, program
+from stretto.train.reduce.accumulation import SumOp, SumSchedule, sum_schedule
 from stretto.train.reduce.buffers import Buffers
 from stretto.train.reduce.gradients import Bucket, Gradients
 from stretto.train.reduce.process_group import ProcessGroup
 from stretto.train.reduce.tree_allreduce import TreeAllreduce
+
+if TYPE_CHECKING:
+    from stretto.train.sharing.optimizer_hooks import OptimizerHooks
+    from stretto.train.sharing.shared_objects import SharedObjects
 
 CLOSE_S = 10.0
 """How long `close` waits for an exchange under way. One whose group was aborted ends at once."""
@@ -87,12 +91,12 @@ class Header:
 
 
 class Reducer:
-    """Works for one group at a time; `join` moves it to another."""
+    """Works for one group at a time; `join` ops it to another."""
 
     def __init__(self, slices: int) -> None:
         self.slices = slices
         self.exchange: TreeAllreduce | None = None
-        self.program: SumSchedule = program(slices, Span(0, slices))
+        self.schedule: SumSchedule = sum_schedule(slices, Span(0, slices))
         self.gradients: Gradients | None = None
         self.buffers: Buffers | None = None
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -105,7 +109,7 @@ class Reducer:
         """Whether a NaN or an infinity in the gradient is looked for."""
         self._norms: list[torch.Tensor] = []
         self._train = True
-        """Whether this pass has gradients; buffers may move in an evaluation too."""
+        """Whether this pass has gradients; buffers may op in an evaluation too."""
 
     @property
     def share(self) -> Span:
@@ -115,7 +119,7 @@ class Reducer:
     def join(self, group: ProcessGroup) -> None:
         self.settle()
         self.exchange = TreeAllreduce(group, self.slices)
-        self.program = program(self.slices, self.share)
+        self.schedule = sum_schedule(self.slices, self.share)
 
     def close(self) -> None:
         """Takes the hooks off and ends the thread."""
@@ -134,30 +138,30 @@ class Reducer:
             failure, self._failure = self._failure, None
         return failure
 
-    def begin(self, *, scale: float, mean: float, train: bool, meet: Callable[[TreeAllreduce], None] | None = None) -> None:
+    def begin(self, *, scale: float, mean: float, train: bool, compare: Callable[[TreeAllreduce], None] | None = None) -> None:
         """A pass starts. `scale` multiplies the sum of the gradients, `mean` that of the buffers.
 
-        `meet` speaks to the other members before anything is added up, on the exchange's thread; what it raises, `reduce` raises.
+        `compare` runs on the exchange's thread before anything is added up; what it raises, `reduce` raises.
         """
         self.settle()
         self._norms = []
         self._scale, self._mean = scale, mean
         self._train = train
-        if meet is not None and self.exchange is not None and self.exchange.group.size > 1:
+        if compare is not None and self.exchange is not None and self.exchange.group.size > 1:
             exchange = self.exchange
-            self._submit(lambda: meet(exchange))
+            self._submit(lambda: compare(exchange))
         if train and self.gradients is not None:
             alone = self.exchange is not None and self.exchange.group.size == 1
-            self.gradients.begin(self.program, self._launch, scale=scale if alone else None)
+            self.gradients.begin(self.schedule, self._launch, scale=scale if alone else None)
         if self.buffers is not None:
-            self.buffers.begin(self.program)
+            self.buffers.begin(self.schedule)
 
     def _launch(self, bucket: Bucket) -> None:
         exchange = self.exchange
         assert exchange is not None
-        parts = bucket.parts(self.program)
+        parts = bucket.parts(self.schedule)
         if exchange.group.size == 1:
-            exchange.sum(parts, finish=self._look)
+            exchange.sum(parts, finish=self._record_norm)
             return
         self._submit(lambda: self._sum(exchange, parts))
 
@@ -173,9 +177,9 @@ class Reducer:
         exchange.sum(parts, finish=self._finish)
 
     def _finish(self, segment: torch.Tensor) -> None:
-        self._look(segment.mul_(self._scale))
+        self._record_norm(segment.mul_(self._scale))
 
-    def _look(self, segment: torch.Tensor) -> None:
+    def _record_norm(self, segment: torch.Tensor) -> None:
         if self.watch and segment.numel():
             self._norms.append(torch.linalg.vector_norm(segment))
 
@@ -203,7 +207,7 @@ class Reducer:
         assert exchange is not None
         self._wait()
         if self.buffers is not None:
-            for vector in self.buffers.vectors(self.program):
+            for vector in self.buffers.vectors(self.schedule):
                 exchange.sum(vector, finish=lambda _: None)
             header.again = bool(self.buffers.again)
             header.moving = sorted(self.buffers.again)
@@ -212,21 +216,21 @@ class Reducer:
             header.finite = not self._norms or bool(torch.stack([norm.cpu() for norm in self._norms]).isfinite().all())
             header.used = format(sum(1 << place for place in self.gradients.used), "x")
         failpoint("header")
-        headers = [Header.decode(text) for text in exchange.tell(header.encode())]
+        headers = [Header.decode(text) for text in exchange.all_gather(header.encode())]
         failpoint("told")
         return headers
 
     def finish(self, headers: list[Header]) -> None:
         """Everybody's pass is here and counted: gradients and buffers get their values."""
         if self.buffers is not None:
-            self.buffers.finish(self.program, self._mean)
+            self.buffers.finish(self.schedule, self._mean)
         if not self._train or self.gradients is None:
             return
         bits = 0
         for header in headers:
             bits |= int(header.used, 16)
         used = {place for place in range(len(self.gradients.parameters)) if bits >> place & 1}
-        self.gradients.finish(used, self.program)
+        self.gradients.finish(used, self.schedule)
 
     # ---- what did not happen
 
@@ -271,23 +275,76 @@ class Reducer:
         if self.gradients is not None:
             self.gradients.inside = False
 
-    def enter(self, move: SumOp, *, weight: float | None, last: bool, part: tuple[int, int] = (0, 1)) -> None:
+    def enter(self, op: SumOp, *, weight: float | None, last: bool, part: tuple[int, int] = (0, 1)) -> None:
         """A slice starts, or one of its parts: `part` is its place and how many there are."""
         if part[0] == 0 and self.buffers is not None:
             self.buffers.enter()
         if self._train and self.gradients is not None:
-            self.gradients.enter(move, weight=weight, last=last, part=part)
+            self.gradients.enter(op, weight=weight, last=last, part=part)
 
-    def leave(self, move: SumOp, *, weight: float | None, part: tuple[int, int] = (0, 1)) -> None:
+    def leave(self, op: SumOp, *, weight: float | None, part: tuple[int, int] = (0, 1)) -> None:
         if self._train and self.gradients is not None:
             self.gradients.leave()
         if part[0] == part[1] - 1 and self.buffers is not None:
-            self.buffers.leave(move, weight=weight)
+            self.buffers.leave(op, weight=weight)
 
-    def skip(self, move: SumOp, *, last: bool) -> None:
+    def skip(self, op: SumOp, *, last: bool) -> None:
         """A slice without samples."""
         if self._train and self.gradients is not None:
-            self.gradients.empty(move, last=last)
+            self.gradients.empty(op, last=last)
         if self.buffers is not None:
             self.buffers.enter()
-            self.buffers.leave(move, weight=None, empty=True)
+            self.buffers.leave(op, weight=None, empty=True)
+
+
+class ReducedParameters:
+    """The parameters whose gradients are reduced: all that were trained at some time, since scripts freeze and thaw them.
+
+    Parameters are named by their place in `SharedObjects.all_parameters`.
+    """
+
+    def __init__(self, shared: SharedObjects, *, reducer: Reducer, hooks: OptimizerHooks) -> None:
+        self._shared = shared
+        self._reducer = reducer
+        self._hooks = hooks
+        self._at_boundary: set[int] | None = None
+        """Those that were trained at the last boundary."""
+        self.reduced: set[int] = set()
+        self.thawed: set[int] = set()
+        """Those that a step has thawed before its first pass. Frozen between two steps, they are nothing that was set once."""
+
+    def trained(self) -> set[int]:
+        """Those that are trained now."""
+        return {place for place, parameter in enumerate(self._shared.all_parameters()) if parameter.requires_grad}
+
+    def prepare(self, reduced: set[int] | None = None) -> None:
+        """Reduces the gradients of these parameters from now on; by default also of all that are trained now."""
+        reducer = self._reducer
+        self.reduced = self.reduced | self.trained() if reduced is None else reduced
+        parameters = [parameter for place, parameter in enumerate(self._shared.all_parameters()) if place in self.reduced]
+        if reducer.gradients is not None:
+            reducer.gradients.close()
+        moving = reducer.buffers.moving if reducer.buffers is not None else set[int]()
+        reducer.gradients = self._hooks.gradients = Gradients(parameters)
+        reducer.buffers = Buffers(self._shared.modules)
+        reducer.buffers.moving |= moving
+
+    def at_boundary(self) -> None:
+        """Between two steps."""
+        self._at_boundary = self.trained()
+
+    def begin_pass(self, *, first: bool) -> None:
+        """A training pass begins, the `first` of its step or a later one."""
+        trained = self.trained()
+        if not trained <= self.reduced:
+            self.prepare()
+        if first and self._at_boundary is not None:
+            self.thawed |= trained - self._at_boundary
+
+    def frozen_between_steps(self) -> set[int]:
+        """Ids of parameters that are frozen now and that every step thaws."""
+        return {
+            id(parameter)
+            for place, parameter in enumerate(self._shared.all_parameters())
+            if place in self.thawed and not parameter.requires_grad
+        }

@@ -42,7 +42,7 @@ class SliceSums:
             raise ScriptError(f"step.gather({name}=…) was called twice in one slice: gather every name once a slice")
         held[unit] = [rows(name, values, samples=samples)]
 
-    def take(self, unit: int, entries: Iterable[tuple[Key, Any]]) -> None:
+    def set_states(self, unit: int, entries: Iterable[tuple[Key, Any]]) -> None:
         """States of metrics after a slice."""
         for key, value in entries:
             self._values.setdefault(key, {})[unit] = value

@@ -168,7 +168,7 @@ class TreeAllreduce:
         left, right = (self._fold(child, got) for child in split(node))
         return left.add_(right)
 
-    def tell(self, message: bytes) -> list[bytes]:
+    def all_gather(self, message: bytes) -> list[bytes]:
         """Everybody's message, by rank."""
         if self.group.size == 1:
             return [message]

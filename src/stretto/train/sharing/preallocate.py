@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from stretto.core.roster import Roster
-from stretto.train.reduce.accumulation import program
+from stretto.train.reduce.accumulation import sum_schedule
 from stretto.train.reduce.process_group import ProcessGroup
 from stretto.train.reduce.reducer import Reducer
 from stretto.train.sharing import transfer
@@ -83,7 +83,7 @@ class StateAnnouncement:
             reducer = self._reducer
             if reducer is not None and reducer.gradients is not None:
                 share = roster.members[group.rank].share
-                self._sum_buffers = reducer.gradients.allocate(program(reducer.slices, share))
+                self._sum_buffers = reducer.gradients.allocate(sum_schedule(reducer.slices, share))
 
     def at_boundary(self, place: Callable[[], dict[str, Any]]) -> None:
         """Describes the state for newcomers, if any have asked. Only the training thread may look at it."""
