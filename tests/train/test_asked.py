@@ -10,7 +10,7 @@ import pytest
 
 from stretto.batching.batch_policies import Adaptive, PerWorker
 from stretto.core.errors import ScriptError
-from stretto.train.data.loader_arguments import asked_batch, asked_slices
+from stretto.train.data.loader_arguments import requested_batch, requested_slices
 
 SCRIPT = """
 import sys, torch, stretto
@@ -49,23 +49,25 @@ def test_slices_from_outside_give_the_bits_of_the_same_slices_in_the_script() ->
 def test_nothing_asked_leaves_everything_to_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STRETTO_SLICES", raising=False)
     monkeypatch.delenv("STRETTO_BATCH", raising=False)
-    assert (asked_slices(None), asked_slices(4), asked_batch(64, slices=8, samples=1000)) == (None, 4, 64)
+    assert (requested_slices(None), requested_slices(4), requested_batch(64, slices=8, samples=1000)) == (None, 4, 64)
 
 
 def test_a_plain_batch_becomes_what_was_asked_for_and_a_policy_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRETTO_BATCH", "linear")
-    assert asked_batch(64, slices=8, samples=1000) == PerWorker(64)
+    assert requested_batch(64, slices=8, samples=1000) == PerWorker(64)
     monkeypatch.setenv("STRETTO_BATCH", "adaptive")
-    assert asked_batch(64, slices=8, samples=100_000) == Adaptive(start=64, at_most=1024)
-    assert asked_batch(64, slices=8, samples=300) == Adaptive(start=64, at_most=296), "no larger than the dataset, in whole slices"
+    assert requested_batch(64, slices=8, samples=100_000) == Adaptive(start=64, at_most=1024)
+    assert requested_batch(64, slices=8, samples=300) == Adaptive(start=64, at_most=296), (
+        "no larger than the dataset, in whole slices"
+    )
     own = Adaptive(start=8, at_most=16)
-    assert asked_batch(own, slices=8, samples=1000) is own
+    assert requested_batch(own, slices=8, samples=1000) is own
     monkeypatch.setenv("STRETTO_BATCH", "fixed")
-    assert asked_batch(64, slices=8, samples=1000) == 64
+    assert requested_batch(64, slices=8, samples=1000) == 64
 
 
 @pytest.mark.parametrize(("name", "value"), [("STRETTO_SLICES", "0"), ("STRETTO_SLICES", "many"), ("STRETTO_BATCH", "huge")])
 def test_what_makes_no_sense_is_refused_with_the_values_that_do(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(ScriptError, match=value):
-        asked_batch(64, slices=asked_slices(None) or 8, samples=1000)
+        requested_batch(64, slices=requested_slices(None) or 8, samples=1000)

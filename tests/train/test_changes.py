@@ -14,7 +14,7 @@ import pytest
 from launching import GUARD_S, environment, gone, stretto
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from stretto.train.data.dataset_changes import Changes, plain_attributes
+from stretto.train.data.dataset_changes import DatasetChanges, plain_attributes
 from stretto.train.script_checks.source_analysis import changing
 
 
@@ -36,7 +36,7 @@ class Data(Dataset):  # type: ignore[type-arg]
 
 def test_what_the_script_changes_is_told_and_what_reading_changes_is_not() -> None:
     data = Data()
-    changes = Changes(data)
+    changes = DatasetChanges(data)
     assert changes.begin() == {}
     data[3]
     changes.end()
@@ -57,7 +57,7 @@ def test_what_the_script_changes_is_told_and_what_reading_changes_is_not() -> No
 
 def test_datasets_inside_datasets_are_seen() -> None:
     inner = Data()
-    changes = Changes(ConcatDataset([Subset(inner, [1, 2]), Data()]))
+    changes = DatasetChanges(ConcatDataset([Subset(inner, [1, 2]), Data()]))
     inner.level = 5
     assert changes.begin() == {"dataset.datasets[0].dataset.level": "5"}
 

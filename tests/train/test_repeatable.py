@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from stretto.core.errors import ScriptError
 from stretto.train.data.loader_arguments import Prefetch
 from stretto.train.data.prefetch import Prefetcher
-from stretto.train.data.sample_reader import SliceRequest, Source, prints
+from stretto.train.data.sample_reader import SliceRequest, Source, fingerprints
 
 FIRST = SliceRequest(0, 0, 0, 0, 4)
 
@@ -83,10 +83,10 @@ def test_a_refusal_says_where_the_sample_differs() -> None:
 @pytest.mark.parametrize("name", STATELESS)
 def test_a_dataset_without_is_not_and_is_read_as_ever_after_its_first_slice(name: str) -> None:
     read = source(STATELESS[name])
-    first = prints(read[FIRST])
+    first = fingerprints(read[FIRST])
     assert read.proven
     read.dataset.reads = 0
-    assert prints(read[FIRST]) == first
+    assert fingerprints(read[FIRST]) == first
     assert read.dataset.reads == 4, "later slices are read once"
 
 
@@ -154,7 +154,7 @@ class Opaque:
     ],
 )
 def test_everything_that_can_be_compared_is(one: Any, other: Any, same: bool) -> None:
-    assert (prints(one) == prints(other)) is same
+    assert (fingerprints(one) == fingerprints(other)) is same
 
 
 def test_a_process_that_reads_ahead_refuses_in_the_same_words() -> None:

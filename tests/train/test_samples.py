@@ -76,8 +76,8 @@ def test_a_tensor_dataset_is_read_at_once_with_the_same_result():
     data = TensorDataset(torch.randn(64, 3), torch.arange(64))
     fast = Source(data, seed=1, shuffle=True, collate=None)
     slow = Source(data, seed=1, shuffle=True, collate=torch.utils.data.default_collate)
-    assert fast.whole
-    assert not slow.whole
+    assert fast.gathers
+    assert not slow.gathers
     for a, b in zip(fast[wanted(2, 3)], slow[wanted(2, 3)], strict=True):
         assert torch.equal(a, b)
 

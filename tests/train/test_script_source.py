@@ -199,7 +199,7 @@ def taken(text: str) -> set[str]:
     path = f"<{text}>"
     linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
     line = next(number for number, line in enumerate(text.splitlines(), 1) if "for step in data" in line)
-    return set(dataflow.taken(path, line))
+    return set(dataflow.inputs(path, line))
 
 
 def test_an_object_that_only_keeps_what_slices_give_it_is_not_trained_with():

@@ -1,6 +1,6 @@
 """What a script changes in a dataset while it trains: its epoch, its difficulty, its transform.
 
-Such a change has to reach all who read: processes that read ahead, and workers that join. So plain attributes of datasets are
+Such a change has to reach every reader: processes that read ahead, and workers that join. So plain attributes of datasets are
 watched.
 """
 
@@ -8,153 +8,170 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, TypeGuard
 
 import torch
 from torch.utils.data import Dataset
 
+from stretto.core.type_guards import is_dict, is_sequence
 from stretto.train.script_checks.object_hashes import is_array
 
 PLAIN = (int, float, str, bool, bytes, type(None))
-FEW = 64
-"""A list of more values is data, not a setting."""
-LONG = 200
+MAX_ENTRIES = 64
+"""A longer list is data, not a setting."""
+MAX_TEXT = 200
 """Characters of a value that are shown and compared."""
 
 
-class Attributes:
-    """The plain attributes of a dataset, read anew only where one of them has become another object: steps ask for them."""
+class AttributeCache:
+    """The plain attributes of a dataset. They are collected again only after one of them has become another object: every step
+    asks for them."""
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: object) -> None:
         self._dataset = dataset
-        self._found: dict[str, Any] = {}
-        self._seen: list[tuple[dict[str, Any], list[Any]]] | None = None
-        self._copies: list[tuple[Any, Any]] = []
+        self._attributes: dict[str, object] = {}
+        self._sources: list[tuple[dict[str, object], list[object]]] | None = None
+        """The `__dict__` of the dataset and of those inside, each with the values that it had."""
+        self._copies: list[tuple[object, object]] = []
         """Lists and dicts, which may change and stay the same object, each with a copy."""
 
-    def now(self) -> dict[str, Any]:
-        if self._seen is None or not self._same():
-            self._found = plain_attributes(self._dataset)
-            holders = [vars(dataset) for dataset in within(self._dataset) if hasattr(dataset, "__dict__")]
-            self._seen = [(holder, list(holder.values())) for holder in holders]
+    def read(self) -> dict[str, object]:
+        """The attributes as they are now; the same dict as before if none has changed."""
+        if self._sources is None or not self._unchanged(self._sources):
+            self._attributes = plain_attributes(self._dataset)
+            sources = [_dict_of(layer) for layer in layers(self._dataset) if hasattr(layer, "__dict__")]
+            self._sources = [(source, list(source.values())) for source in sources]
             self._copies = [
-                (value, copy.copy(value))
-                for _, values in self._seen
-                for value in values
-                if isinstance(value, list | dict) and (_plain(value) or _datasets(value))
+                (value, copy.copy(value)) for _, values in self._sources for value in values if _is_mutable_setting(value)
             ]
-        return self._found
+        return self._attributes
 
-    def _same(self) -> bool:
-        assert self._seen is not None
+    def _unchanged(self, sources: list[tuple[dict[str, object], list[object]]]) -> bool:
         return all(
-            len(holder) == len(values) and all(map(operator.is_, holder.values(), values)) for holder, values in self._seen
+            len(source) == len(values) and all(map(operator.is_, source.values(), values)) for source, values in sources
         ) and all(value == before for value, before in self._copies)
 
 
-class Changes:
+class ArrayVersion(NamedTuple):
+    """A tensor or an array at one moment. PyTorch counts the writes to a tensor; those to an array are not counted."""
+
+    array: object
+    writes: int
+
+    def differs_from(self, before: ArrayVersion | None) -> bool:
+        """Whether it was replaced or written to."""
+        return before is None or before.array is not self.array or before.writes != self.writes
+
+
+class DatasetChanges:
     """What has changed in a dataset since its loader was made, apart from what reading changes (counters, caches)."""
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: object) -> None:
         self.dataset = dataset
-        self._attributes = Attributes(dataset)
-        self._made = self._attributes.now()
-        self._before: dict[str, Any] = {}
-        self._own: set[str] = set()
+        self._cache = AttributeCache(dataset)
+        self._initial = self._cache.read()
+        self._before: dict[str, object] = {}
+        self._changed_by_reading: set[str] = set()
         """Attributes that reading has changed: they may differ from worker to worker."""
-        self._arrays_made = self._arrays_before = self._arrays_now()
+        self._initial_arrays = self._arrays_before = self._current_arrays()
 
     def begin(self) -> dict[str, str]:
-        """Slices are about to be read: the attributes that the script has changed, as they are now."""
-        self._before = self._attributes.now()
-        self._arrays_before = self._arrays_now()
-        return {f"dataset.{name}": _shown(value) for name, value in self._since_made(self._before).items()}
+        """Slices are about to be read. Returns the attributes that the script has changed, as they are now."""
+        self._before = self._cache.read()
+        self._arrays_before = self._current_arrays()
+        return {f"dataset.{name}": _shown(value) for name, value in self._changed(self._before).items()}
 
-    def since_made(self) -> dict[str, Any]:
+    def since_made(self) -> dict[str, object]:
         """The attributes that the script has changed since the loader was made, as they are now."""
-        return self._since_made(self._attributes.now())
+        return self._changed(self._cache.read())
 
-    def _since_made(self, now: dict[str, Any]) -> dict[str, Any]:
-        if now is self._made:
+    def _changed(self, attributes: dict[str, object]) -> dict[str, object]:
+        if attributes is self._initial:
             return {}
-        return {name: value for name, value in now.items() if name not in self._own and differs(self._made, name, value)}
+        return {
+            name: value
+            for name, value in attributes.items()
+            if name not in self._changed_by_reading and differs(self._initial, name, value)
+        }
 
     def end(self) -> None:
-        """They were read."""
-        now = self._attributes.now()
-        if now is not self._before:
-            self._own |= {name for name, value in now.items() if differs(self._before, name, value)}
-        self._own |= {name for name, array in self._arrays_now().items() if _replaced(self._arrays_before, name, array)}
+        """The slices were read."""
+        attributes = self._cache.read()
+        if attributes is not self._before:
+            self._changed_by_reading |= {name for name, value in attributes.items() if differs(self._before, name, value)}
+        self._changed_by_reading |= {
+            name for name, version in self._current_arrays().items() if version.differs_from(self._arrays_before.get(name))
+        }
 
-    def arrays(self, *, everything: bool = False) -> dict[str, Any]:
+    def arrays(self, *, everything: bool = False) -> dict[str, object]:
         """The tensors and arrays that the script has replaced or written to since the loader was made, or all of them."""
         return {
-            name: array[0]
-            for name, array in self._arrays_now().items()
-            if name not in self._own and (everything or _replaced(self._arrays_made, name, array))
+            name: version.array
+            for name, version in self._current_arrays().items()
+            if name not in self._changed_by_reading and (everything or version.differs_from(self._initial_arrays.get(name)))
         }
 
-    def _arrays_now(self) -> dict[str, tuple[Any, int]]:
+    def _current_arrays(self) -> dict[str, ArrayVersion]:
         """The dataset's own, and under another name those of datasets inside, which `Subset` and others wrap."""
-        outer, *inner = within(self.dataset)
+        outer, *inner = layers(self.dataset)
         return _arrays(outer) | {
-            f"inside{place}.{name}": array for place, one in enumerate(inner, 1) for name, array in _arrays(one).items()
+            f"inside{place}.{name}": version for place, layer in enumerate(inner, 1) for name, version in _arrays(layer).items()
         }
 
 
-def _arrays(dataset: Any) -> dict[str, tuple[Any, int]]:
-    """Tensors and arrays among the attributes of a dataset and in short lists of them, with their versions (arrays have none)."""
-    found: dict[str, Any] = {}
-    for name, value in getattr(dataset, "__dict__", {}).items():
-        if isinstance(value, list | tuple) and len(value) <= FEW:
-            found.update({f"{name}[{place}]": entry for place, entry in enumerate(value)})
+def _arrays(dataset: object) -> dict[str, ArrayVersion]:
+    """Tensors and arrays among the attributes of a dataset and in short lists of them."""
+    values: dict[str, object] = {}
+    for name, value in _dict_of(dataset).items():
+        if is_sequence(value) and len(value) <= MAX_ENTRIES:
+            values.update({f"{name}[{place}]": entry for place, entry in enumerate(value)})
         else:
-            found[name] = value
+            values[name] = value
     return {
-        name: (value, value._version if isinstance(value, torch.Tensor) else 0)
-        for name, value in found.items()
+        name: ArrayVersion(value, value._version if isinstance(value, torch.Tensor) else 0)
+        for name, value in values.items()
         if isinstance(value, torch.Tensor) or is_array(value)
     }
 
 
-def _replaced(before: dict[str, tuple[Any, int]], name: str, array: tuple[Any, int]) -> bool:
-    return name not in before or before[name][0] is not array[0] or before[name][1] != array[1]
-
-
-def plain_attributes(dataset: Any, *, depth: int = 4) -> dict[str, Any]:
+def plain_attributes(dataset: object, *, depth: int = 4) -> dict[str, object]:
     """What a script may change in a dataset: its attributes that are plain values or functions, and those of datasets inside."""
-    found: dict[str, Any] = {}
+    plain: dict[str, object] = {}
     for name, value in _attributes(dataset):
         if type(value) in PLAIN:
-            found[name] = value
-        elif isinstance(value, Dataset):
+            plain[name] = value
+        elif _is_dataset(value):
             inside = plain_attributes(value, depth=depth - 1) if depth else {}
-            found.update({f"{name}.{inner}": attribute for inner, attribute in inside.items()})
+            plain.update({f"{name}.{inner}": attribute for inner, attribute in inside.items()})
         elif callable(value):
-            found[name] = value
-        elif _plain(value):
-            found[name] = copy.copy(value)
-    return found
+            plain[name] = value
+        elif _is_plain(value):
+            plain[name] = copy.copy(value)
+    return plain
 
 
-def _attributes(dataset: Any) -> Iterator[tuple[str, Any]]:
-    for name, value in getattr(dataset, "__dict__", {}).items():
-        if _datasets(value):
+def _dict_of(value: object) -> dict[str, object]:
+    return getattr(value, "__dict__", {})
+
+
+def _attributes(dataset: object) -> Iterator[tuple[str, object]]:
+    for name, value in _dict_of(dataset).items():
+        if _is_dataset_list(value):
             yield from ((f"{name}[{place}]", entry) for place, entry in enumerate(value))
         else:
             yield name, value
 
 
-def within(dataset: Any, *, depth: int = 4) -> Iterator[Any]:
-    """The dataset and those inside."""
+def layers(dataset: object, *, depth: int = 4) -> Iterator[object]:
+    """The dataset, and those inside, which `Subset` and others wrap."""
     yield dataset
     for _, value in _attributes(dataset):
-        if isinstance(value, Dataset) and depth:
-            yield from within(value, depth=depth - 1)
+        if _is_dataset(value) and depth:
+            yield from layers(value, depth=depth - 1)
 
 
-def changed(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, str, str] | None:
+def first_change(before: Mapping[str, object], now: Mapping[str, object]) -> tuple[str, str, str] | None:
     """The first attribute that both have and that differs: its name and both values."""
     for name, value in now.items():
         if name in before and differs(before, name, value):
@@ -162,30 +179,38 @@ def changed(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, str, str]
     return None
 
 
-def differs(before: dict[str, Any], name: str, value: Any) -> bool:
+def differs(before: Mapping[str, object], name: str, value: object) -> bool:
+    """Whether an attribute is new or has another value than before."""
     return name not in before or (before[name] is not value and bool(before[name] != value))
 
 
-def _datasets(value: Any) -> bool:
-    return isinstance(value, list | tuple) and 0 < len(value) <= FEW and all(isinstance(entry, Dataset) for entry in value)
+def _is_dataset(value: object) -> TypeGuard[Dataset[object]]:
+    return isinstance(value, Dataset)
 
 
-def _plain(value: Any) -> bool:
-    if isinstance(value, tuple | list | dict):
-        if len(value) > FEW:
-            return False
-        return all(callable(entry) or isinstance(entry, PLAIN) for entry in (value.values() if isinstance(value, dict) else value))
+def _is_dataset_list(value: object) -> TypeGuard[list[object] | tuple[object, ...]]:
+    return is_sequence(value) and 0 < len(value) <= MAX_ENTRIES and all(map(_is_dataset, value))
+
+
+def _is_mutable_setting(value: object) -> bool:
+    return (_is_plain(value) or _is_dataset_list(value)) and isinstance(value, list | dict)
+
+
+def _is_plain(value: object) -> bool:
+    if is_sequence(value) or is_dict(value):
+        entries = value.values() if is_dict(value) else value
+        return len(value) <= MAX_ENTRIES and all(callable(entry) or isinstance(entry, PLAIN) for entry in entries)
     return isinstance(value, PLAIN)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """The value in a message, and for workers to compare: functions by their names."""
-    if isinstance(value, dict):
+    if is_dict(value):
         text = "{" + ", ".join(f"{key!r}: {_shown(entry)}" for key, entry in value.items()) + "}"
-    elif isinstance(value, list | tuple):
+    elif is_sequence(value):
         text = "[" + ", ".join(map(_shown, value)) + "]"
     elif callable(value):
         text = getattr(value, "__qualname__", type(value).__name__)
     else:
         text = repr(value)
-    return text if len(text) <= LONG else f"{text[:LONG]}…"
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"

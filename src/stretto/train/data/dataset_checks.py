@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from typing import TypeGuard, cast
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from stretto.core.errors import ScriptError
-from stretto.train.data.dataset_changes import within
+from stretto.core.type_guards import is_mapping
+from stretto.train.data.dataset_changes import layers
 
-SHOWN = 6
-"""So many keys of a mapping are named at most."""
+SHOWN_KEYS = 6
+"""Keys of a mapping that a message names."""
 
 
-def check_dataset(dataset: Any) -> int:
-    """Refuses what cannot be read by sample numbers. Its length."""
+def check_dataset(dataset: object) -> int:
+    """Refuses what cannot be read by sample numbers. Returns the number of samples."""
     if isinstance(dataset, type):
         raise ScriptError(f"job.loader got the class {dataset.__name__}: give it a dataset, such as {dataset.__name__}(...)")
-    if isinstance(dataset, DataLoader) or (hasattr(dataset, "collate_fn") and hasattr(dataset, "drop_last")):
+    if _makes_batches(dataset):
         raise ScriptError(
             f"job.loader got {named(dataset)}: give it the dataset and the global batch_size, it makes the batches itself"
         )
-    if isinstance(dataset, Mapping):
+    if is_mapping(dataset):
         _check_mapping(dataset)
     if isinstance(dataset, str | bytes):
         raise ScriptError(
@@ -36,7 +37,7 @@ def check_dataset(dataset: Any) -> int:
             f"job.loader got {named(dataset)} of pandas, whose [0] is not its first row: give it the rows, as "
             "TensorDataset(torch.tensor(frame.to_numpy())) or frame.to_dict('records')"
         )
-    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+    if _is_iterable_dataset(dataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise ScriptError(_in_order_only(dataset))
     size = length(dataset)
     if not size:
@@ -44,10 +45,10 @@ def check_dataset(dataset: Any) -> int:
     return size
 
 
-def length(dataset: Any) -> int:
+def length(dataset: object) -> int:
     """len(dataset), with a sentence instead of a traceback where it has none."""
     try:
-        return len(dataset)
+        return len(cast(Sized, dataset))
     except (TypeError, NotImplementedError) as error:
         raise ScriptError(
             f"len() of the dataset ({type(dataset).__name__}) failed with {type(error).__name__}: {error}; "
@@ -56,7 +57,7 @@ def length(dataset: Any) -> int:
         ) from error
 
 
-def check_length(dataset: Any, size: int) -> None:
+def check_length(dataset: object, size: int) -> None:
     """At the beginning of a sweep: the order of samples was made for `size` of them."""
     now = length(dataset)
     if now != size:
@@ -67,17 +68,18 @@ def check_length(dataset: Any, size: int) -> None:
         )
 
 
-def named(value: Any) -> str:
+def named(value: object) -> str:
     """The type of a value with its article."""
     name = type(value).__name__
     return f"{'an' if name[:1] in 'AEIOaeio' else 'a'} {name}"
 
 
-def _check_mapping(dataset: Mapping[Any, Any]) -> None:
+def _check_mapping(dataset: Mapping[object, object]) -> None:
     keys = list(dataset)
-    if keys and all(isinstance(key, int) for key in keys) and sorted(keys) == list(range(len(keys))):
+    numbers = [key for key in keys if isinstance(key, int)]
+    if keys and len(numbers) == len(keys) and sorted(numbers) == list(range(len(keys))):
         return  # samples by number, in a dict
-    shown = ", ".join(repr(key) for key in keys[:SHOWN]) + (", …" if len(keys) > SHOWN else "")
+    shown = ", ".join(repr(key) for key in keys[:SHOWN_KEYS]) + (", …" if len(keys) > SHOWN_KEYS else "")
     values = [dataset[key] for key in keys]
     if values and all(isinstance(value, torch.Tensor | np.ndarray) for value in values):
         raise ScriptError(
@@ -90,14 +92,14 @@ def _check_mapping(dataset: Mapping[Any, Any]) -> None:
     )
 
 
-def _in_order_only(dataset: Any) -> str:
+def _in_order_only(dataset: object) -> str:
+    what = named(dataset)
     if isinstance(dataset, Iterator):
         return (
-            f"job.loader got {named(dataset)}, which can be read only once and from its start: samples are read by their "
+            f"job.loader got {what}, which can be read only once and from its start: samples are read by their "
             "number, so that any worker can have any of them; give list(...) of it, or a dataset with __len__ and __getitem__"
         )
-    what = named(dataset)
-    if isinstance(dataset, IterableDataset) and type(dataset).__name__ != "IterableDataset":
+    if _is_iterable_dataset(dataset) and type(dataset).__name__ != "IterableDataset":
         what += " (an IterableDataset)"
     missing = [name for name in ("__len__", "__getitem__") if not hasattr(dataset, name)]
     lacks = f" (it has no {' and no '.join(missing)})" if missing else ""
@@ -107,18 +109,17 @@ def _in_order_only(dataset: Any) -> str:
     )
 
 
-SAMPLES = 1 << 14
-"""Entries that are looked at."""
+HASHED_ENTRIES = 1 << 14
+"""Entries of a dataset's indices or tensors that go into its hash, spread evenly."""
 
 
-def identity(dataset: Any) -> dict[str, str]:
+def identity(dataset: object) -> dict[str, str]:
     """A short hash for each `Subset` and `TensorDataset` in a dataset; other kinds are not looked into."""
     terms: dict[str, str] = {}
-    for place, layer in enumerate(within(dataset)):
+    for place, layer in enumerate(layers(dataset)):
         name = f"dataset{place or ''}"
-        if isinstance(layer, Subset):
-            chosen = layer.indices if hasattr(layer.indices, "__getitem__") else list(layer.indices)
-            terms[f"{name}.indices"] = _hash(str([int(index) for index in chosen[:: max(1, len(chosen) // SAMPLES)]]).encode())
+        if _is_subset(layer):
+            terms[f"{name}.indices"] = _hash_indices(layer.indices)
         elif isinstance(layer, TensorDataset):
             terms.update(
                 {
@@ -130,8 +131,25 @@ def identity(dataset: Any) -> dict[str, str]:
     return terms
 
 
+def _makes_batches(value: object) -> bool:
+    return isinstance(value, DataLoader) or (hasattr(value, "collate_fn") and hasattr(value, "drop_last"))
+
+
+def _is_subset(value: object) -> TypeGuard[Subset[object]]:
+    return isinstance(value, Subset)
+
+
+def _is_iterable_dataset(value: object) -> bool:
+    return isinstance(value, IterableDataset)
+
+
+def _hash_indices(indices: Sequence[int]) -> str:
+    chosen = indices if hasattr(indices, "__getitem__") else list(indices)
+    return _hash(str([int(index) for index in chosen[:: max(1, len(chosen) // HASHED_ENTRIES)]]).encode())
+
+
 def _bytes(tensor: torch.Tensor) -> bytes:
-    rows = tensor.detach()[:: max(1, len(tensor) // SAMPLES)] if tensor.dim() else tensor.detach()
+    rows = tensor.detach()[:: max(1, len(tensor) // HASHED_ENTRIES)] if tensor.dim() else tensor.detach()
     return bytes(rows.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()) if rows.numel() else b""
 
 

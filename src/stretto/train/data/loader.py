@@ -1,20 +1,21 @@
-"""The loader: global batches cut into slices, whatever the number of workers. Its state is (epoch, step, samples consumed)."""
+"""The loader: global batches cut into slices, independently of the number of workers. Its state is (epoch, step, samples)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from stretto.core.errors import ScriptError
-from stretto.train.data.dataset_changes import Changes
+from stretto.core.slices import Span
+from stretto.train.data.dataset_changes import DatasetChanges
 from stretto.train.data.dataset_checks import check_length
 from stretto.train.data.loader_arguments import Arguments
 from stretto.train.data.prefetch import Prefetcher
-from stretto.train.data.sample_reader import SliceRequest, Source, cut
-from stretto.train.data.step import Step
+from stretto.train.data.sample_reader import Collate, SliceRequest, Source, cut
+from stretto.train.data.step import Step, Total
 from stretto.train.data.sweeps import Sweeps
 from stretto.train.position import LoaderPosition
 from stretto.train.reduce.sums import Partial, Row, add, joined, small
@@ -72,18 +73,19 @@ class Loader:
         """The sum over the steps of the last whole sweep of an evaluation, of everything given to `step.sum`."""
         self.gathered: dict[str, Any] = {}
         """Everything given to `step.gather` in the last whole sweep of an evaluation, in the order of its samples."""
-        self._ahead = Prefetcher(self.source, given.prefetch) if given.prefetch.workers else None
+        self._prefetcher = Prefetcher(self.source, given.prefetch) if given.prefetch.workers else None
         self.torchmetrics: dict[str, Any] = {}
         """Metrics of this loader: reset before every sweep, computed after it."""
-        self._counted: dict[str, Any] = {}
-        """What the shared torchmetrics objects had counted at the end of the last sweep, while that is small."""
-        self._expected: tuple[Any, ...] | None = None
+        self._metric_snapshot: dict[str, object] = {}
+        """The states of the shared torchmetrics objects at the end of the last sweep, if small."""
+        self._expected: tuple[Span, int, int] | None = None
+        """The worker's slices, the batch and the parts of a slice that prefetching goes by; None if it has to start over."""
         self._skipped = 0
         """Sweeps that the others had finished, on a worker that catches up."""
-        self._watched: Step | None = None
+        self._checked: Step | None = None
         self._pinned = given.prefetch.pin_memory and torch.accelerator.is_available()
         self.sweeps = Sweeps(self)
-        self.changes = Changes(given.dataset)
+        self.changes = DatasetChanges(given.dataset)
 
     @property
     def dataset(self) -> Any:
@@ -101,11 +103,11 @@ class Loader:
         return self.tail == "drop"
 
     @property
-    def collate_fn(self) -> Callable[[list[Any]], Any]:
-        """What makes a slice of a list of samples."""
+    def collate_fn(self) -> Collate:
+        """Makes a slice of a list of samples."""
         return self.source.collate
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         if name in ("sampler", "batch_sampler", "set_epoch"):
             raise AttributeError(
                 f"a loader has no {name}: its order of samples follows from the job's seed and the epoch; leave set_epoch out"
@@ -137,11 +139,11 @@ class Loader:
         """Samples of the present sweep in finished steps."""
         return self.position.consumed
 
-    def to_dict(self) -> dict[str, Any]:
-        """The position and the results of the last evaluation, as newcomers and checkpoints get them."""
+    def to_dict(self) -> dict[str, object]:
+        """The position and the results of the last evaluation, for newcomers and checkpoints."""
         if self.train:
-            return self.position.to_dict()
-        results = {"metrics": self.metrics, "sums": self.sums, **small(self.gathered), "torchmetrics": self._counted}
+            return {**self.position.to_dict()}
+        results = {"metrics": self.metrics, "sums": self.sums, **small(self.gathered), "torchmetrics": self._metric_snapshot}
         return {**self.position.to_dict(), **results}
 
     def restore(self, saved: dict[str, Any]) -> None:
@@ -150,7 +152,7 @@ class Loader:
         if "metrics" in saved:  # checkpoints of version 0.1 have none
             self.metrics, self.sums = saved["metrics"], saved["sums"]
             self.gathered = Partial(saved["gathered"], left_out=saved["left_out"])
-            self._counted = saved["torchmetrics"]
+            self._metric_snapshot = saved["torchmetrics"]
 
     def next_count(self) -> int:
         """Samples of the next step; 0 at the end of the epoch."""
@@ -161,12 +163,12 @@ class Loader:
 
     def close(self) -> None:
         """Ends the prefetching processes."""
-        if self._ahead is not None:
-            self._ahead.close()
+        if self._prefetcher is not None:
+            self._prefetcher.close()
 
     @property
     def runner(self) -> StepRunner:
-        """What runs the steps; there once the script has begun a sweep."""
+        """Runs the steps. It exists once the script has begun a sweep."""
         assert self._runner is not None
         return self._runner
 
@@ -179,16 +181,16 @@ class Loader:
 
     def begin_sweep(self) -> None:
         """The script asks for the first step of a sweep."""
-        if self._ahead is not None:
-            self._ahead.begin()
-            if not self._ahead.persistent:
+        if self._prefetcher is not None:
+            self._prefetcher.begin()
+            if not self._prefetcher.persistent:
                 self._expected = None
 
     def end_sweep(self, *, early: bool) -> None:
         """The sweep is over, or was left `early`."""
         self.runner.reporter.sweep_ended()
-        if self._ahead is not None:
-            self._ahead.end()
+        if self._prefetcher is not None:
+            self._prefetcher.end()
         if early or self.runner.catching_up:
             self.repeat()
 
@@ -228,7 +230,7 @@ class Loader:
             results.add(step)
         self.metrics = {**results.means(), **computed(self.torchmetrics)}
         self.sums, self.gathered = results.sums, results.gathered()
-        self._counted = self.metric_states.snapshot()
+        self._metric_snapshot = self.metric_states.snapshot()
         runner.reporter.swept(self)
         self.position.next_epoch()
         seed_all(runner.seed, SWEEP, self.number)
@@ -238,47 +240,48 @@ class Loader:
         variables that the script fills in the loop."""
         yield Step(self, index=0, epoch=max(0, self.epoch - 1), first=0, count=min(self.batch, self.source.size))
         runner.position.open = None
-        self.metric_states.load_state_dict(self._counted)
+        self.metric_states.load_state_dict(self._metric_snapshot)
         seed_all(runner.seed, SWEEP, self.number)
 
-    def wanted(self, step: Step, slice: int, part: int = 0) -> SliceRequest:
+    def request(self, step: Step, slice: int, part: int = 0) -> SliceRequest:
+        """Names the samples of a slice, or of one of its parts."""
         low, high = cut(step.first, step.count, self.slices, slice)
         if step.parts > 1:
             low, high = cut(low, high - low, min(step.parts, high - low), part)  # no part without a sample
         return SliceRequest(step.epoch, step.first, slice, low, high)
 
-    def fetch(self, step: Step, slice: int, part: int = 0) -> Any:
+    def fetch(self, step: Step, slice: int, part: int = 0) -> object:
         """The samples of a slice, or of one of its parts, collated."""
-        wanted = self.wanted(step, slice, part)
-        if self._ahead is None or step.passes:
-            slice_ = self.source[wanted]
-            if self._ahead is not None:
-                self._ahead.watch()  # reading may have changed the dataset, which no script did
-            return pin_memory(slice_) if self._pinned else slice_
-        if self._watched is not step:
-            self._ahead.check()
-            self._watched = step
+        request = self.request(step, slice, part)
+        if self._prefetcher is None or step.passes:
+            samples = self.source[request]
+            if self._prefetcher is not None:
+                self._prefetcher.watch()  # a change by reading is not one by the script
+            return pin_memory(samples) if self._pinned else samples
+        if self._checked is not step:
+            self._prefetcher.check()
+            self._checked = step
         share = self.runner.own_slices
-        place = (share, self.batch, step.parts)
-        if self._expected != place or slice == -1:
-            self._expected = place
-            self._ahead.expect(self._upcoming(step, slice))
-        return self._ahead.get(wanted)
+        expected = (share, self.batch, step.parts)
+        if self._expected != expected or slice == -1:
+            self._expected = expected
+            self._prefetcher.expect(self._upcoming(step, slice))
+        return self._prefetcher.get(request)
 
     def repeat(self) -> None:
-        """The slices of this step are asked for again: prefetching starts over."""
+        """Lets prefetching start over: the slices of this step will be fetched again."""
         self._expected = None
 
     def _upcoming(self, step: Step, slice: int) -> Iterator[SliceRequest]:
-        """What this worker will need from here on if nothing changes."""
-        assert self._ahead is not None
+        """The slices that this worker will need from here on if nothing changes."""
+        assert self._prefetcher is not None
         share = self.runner.own_slices
         epoch, first, start = step.epoch, step.first, slice
         while True:
             left = self.source.size - first
             count = self.batch if left >= self.batch else (left if self.tail == "keep" else 0)
             if not count:
-                if not self._ahead.persistent:
+                if not self._prefetcher.persistent:
                     return  # the next sweep has processes of its own
                 epoch, first = epoch + 1, 0
                 continue
@@ -294,12 +297,12 @@ class Loader:
 
 
 class SweepResults:
-    """What a script logs, sums and gathers in one evaluation, over all of its steps."""
+    """Accumulates what a script logs, sums and gathers in the steps of one evaluation."""
 
     def __init__(self) -> None:
-        self.sums: dict[str, Any] = {}
+        self.sums: dict[str, Total] = {}
         self._totals: dict[str, tuple[float, int]] = {}
-        self._chunks: dict[str, list[Any]] = {}
+        self._chunks: dict[str, list[torch.Tensor | list[Any]]] = {}
 
     def add(self, step: Step) -> None:
         """Adds a finished step."""
@@ -312,9 +315,9 @@ class SweepResults:
             self._chunks.setdefault(name, []).append(value)
 
     def means(self) -> Row:
-        """Of everything that was logged, over all samples."""
+        """The means over all samples of everything that was logged."""
         return {name: total / weight for name, (total, weight) in self._totals.items()}
 
-    def gathered(self) -> dict[str, Any]:
+    def gathered(self) -> dict[str, torch.Tensor | list[Any]]:
         """Everything that was gathered, in the order of the samples."""
         return {name: joined(name, chunks) for name, chunks in self._chunks.items()}

@@ -1,8 +1,8 @@
-"""What a script may say to `job.loader`: its arguments checked, and DataLoader's words either understood or refused by name.
+"""Checks the arguments of `job.loader`. Those of DataLoader are either followed or refused by name.
 
-What a script leaves open may be given by whoever starts the job: `STRETTO_SLICES` and `STRETTO_BATCH` come with a job file's
-`elastic.slices` and `elastic.batch`. They are read wherever the script runs, also under plain `python`: with the same two in its
-environment it gives the same bits.
+What a script leaves out may be set from outside: `STRETTO_SLICES` and `STRETTO_BATCH` come from a job file's `elastic.slices` and
+`elastic.batch`. They are read wherever the script runs, also under plain `python`: with the same two in its environment it gives
+the same bits.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import operator
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from multiprocessing.context import BaseContext
+from typing import SupportsIndex, TypeGuard, cast
 
 from stretto.batching.batch_policies import Adaptive, Fixed, PerWorker, Policy, check, policy_of
 from stretto.core.errors import ScriptError
 from stretto.train.data.dataset_checks import check_dataset
+from stretto.train.data.sample_reader import Collate, IndexedDataset
 
 SLICES = 8
 TAILS = ("drop", "keep")
@@ -84,24 +86,24 @@ WAYS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefetch:
-    """How slices are read ahead of time."""
+    """How slices are read ahead of time: the arguments that `torch.utils.data.DataLoader` gets."""
 
     workers: int = 0
     factor: int = 2
-    """Slices that each process holds ready."""
+    """Slices that each process reads ahead."""
     persistent: bool = False
-    """Whether the processes outlive a sweep. They have the dataset as it was when they began."""
+    """Whether the processes outlive a sweep. They have the dataset as it was when they started."""
     init: Callable[[int], None] | None = None
     timeout_s: float = 0
-    context: Any = None
+    context: str | BaseContext | None = None
     pin_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """A loader's arguments, as they will be followed."""
+    """The arguments of one loader, checked and with defaults filled in."""
 
-    dataset: Any
+    dataset: IndexedDataset
     samples: int
     policy: Policy
     slices: int
@@ -109,12 +111,12 @@ class Arguments:
     tail: str
     shuffle: bool
     reduction: str
-    collate: Callable[[list[Any]], Any] | None
+    collate: Collate | None
     prefetch: Prefetch
 
 
-def refuse_words(positional: tuple[Any, ...], others: dict[str, Any]) -> None:
-    """DataLoader's words that a loader does not follow, and words that nobody knows."""
+def refuse_words(positional: tuple[object, ...], others: dict[str, object]) -> None:
+    """Refuses arguments of DataLoader that a loader does not follow, and unknown ones."""
     if positional:
         named = ", ".join(f"{name}={value!r}" for name, value in zip(POSITIONAL, positional, strict=False))
         raise ScriptError(f"job.loader takes the dataset and batch_size by place and the rest by name: write {named}")
@@ -142,7 +144,7 @@ def refuse_words(positional: tuple[Any, ...], others: dict[str, Any]) -> None:
 
 
 def arguments(
-    dataset: Any,
+    dataset: object,
     *,
     batch_size: int | Policy | None,
     slices: int | None,
@@ -152,10 +154,10 @@ def arguments(
     drop_last: bool | None,
     shuffle: bool | None,
     reduction: str,
-    collate: Callable[[list[Any]], Any] | None,
+    collate: Collate | None,
     prefetch: Prefetch,
 ) -> Arguments:
-    """The arguments of one loader; `earlier` is the number of slices that the job's other loaders have, 0 before the first."""
+    """Checks the arguments of one loader. `earlier` is the number of slices of the job's other loaders, 0 before the first."""
     samples = check_dataset(dataset)
     _check_flag("train", train)
     if shuffle is not None:
@@ -170,7 +172,7 @@ def arguments(
     count = _slices(slices, earlier)
     size = _whole_batch(batch_size, count)
     if train:
-        size = asked_batch(size, slices=count, samples=samples)
+        size = requested_batch(size, slices=count, samples=samples)
     policy = policy_of(size)
     if not isinstance(policy, Fixed):
         if not train:
@@ -178,7 +180,7 @@ def arguments(
         check(policy, slices=count, samples=samples)
     _check_batch(samples, policy.reference, count, train=train, tail=tail, where=" in every job.loader(...)" if earlier else "")
     return Arguments(
-        dataset=dataset,
+        dataset=cast(IndexedDataset, dataset),
         samples=samples,
         policy=policy,
         slices=count,
@@ -198,28 +200,27 @@ def prefetch(
     persistent_workers: bool,
     worker_init_fn: Callable[[int], None] | None,
     timeout: float,
-    multiprocessing_context: Any,
+    multiprocessing_context: object,
     pin_memory: bool,
 ) -> Prefetch:
-    """How to read ahead, in DataLoader's words."""
+    """Checks DataLoader's arguments about reading ahead."""
     workers = _whole("num_workers", num_workers, least=0)
     _check_flag("persistent_workers", persistent_workers)
     _check_flag("pin_memory", pin_memory)
     check_callable("worker_init_fn", worker_init_fn)
     factor = 2 if prefetch_factor is None else _whole("prefetch_factor", prefetch_factor, least=1)
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout < 0:
-        raise ScriptError(f"timeout={timeout!r}: seconds to wait for a slice, 0 for ever")
-    _check_context(multiprocessing_context)
-    asked = {
+    _check_timeout(timeout)
+    context = _context(multiprocessing_context)
+    given = {
         "prefetch_factor": prefetch_factor,
         "persistent_workers": persistent_workers,
         "timeout": timeout,
         "multiprocessing_context": multiprocessing_context,
     }
-    alone = next((name for name, value in asked.items() if value), None)
+    alone = next((name for name, value in given.items() if value), None)
     if not workers and alone is not None:
         raise ScriptError(
-            f"{alone}={asked[alone]!r} is about processes that read ahead, and num_workers=0 has none: "
+            f"{alone}={given[alone]!r} is about processes that read ahead, and num_workers=0 has none: "
             f"give num_workers= as well, or leave {alone}= out"
         )
     return Prefetch(
@@ -228,18 +229,19 @@ def prefetch(
         persistent=bool(persistent_workers),
         init=worker_init_fn,
         timeout_s=timeout,
-        context=multiprocessing_context,
+        context=context,
         pin_memory=bool(pin_memory),
     )
 
 
-def check_callable(name: str, value: Any) -> None:
+def check_callable(name: str, value: object) -> None:
+    """Refuses what is neither a function nor None."""
     if value is not None and not callable(value):
         raise ScriptError(f"{name}={value!r} is a {type(value).__name__}: give a function, or leave it out")
 
 
 def fitting(batch: int, slices: int) -> int:
-    """The number of slices, of at most so many, that cuts a batch into equal parts: a power of two if that is not far below."""
+    """The largest number of slices, up to `slices`, that cuts a batch into equal parts: a power of two if that is at least half."""
     largest = next(k for k in range(min(slices, batch), 0, -1) if batch % k == 0)
     power = batch & -batch
     while power > slices:
@@ -253,9 +255,9 @@ def _unknown(name: str) -> str:
     return f"job.loader does not know {name}=: {hint}"
 
 
-def _whole(name: str, value: Any, *, least: int) -> int:
+def _whole(name: str, value: object, *, least: int) -> int:
     try:
-        number = operator.index(value)
+        number = operator.index(cast(SupportsIndex, value))
     except TypeError:
         number = least - 1
     if isinstance(value, bool) or number < least:
@@ -263,19 +265,27 @@ def _whole(name: str, value: Any, *, least: int) -> int:
     return number
 
 
-def _check_flag(name: str, value: Any) -> None:
+def _check_timeout(timeout: object) -> None:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout < 0:
+        raise ScriptError(f"timeout={timeout!r}: seconds to wait for a slice, 0 for ever")
+
+
+def _check_flag(name: str, value: object) -> None:
     if not isinstance(value, bool) and type(value).__name__ not in ("bool_", "bool") and value not in (0, 1):
         raise ScriptError(f"{name}={value!r}: give True or False")
 
 
-def _check_context(context: Any) -> None:
+def _context(context: object) -> str | BaseContext | None:
     ways = multiprocessing.get_all_start_methods()
     if isinstance(context, str) and context not in ways:
         raise ScriptError(f"multiprocessing_context={context!r}: this system has {', '.join(ways)}")
-    if context is not None and not isinstance(context, str) and not hasattr(context, "Process"):
-        raise ScriptError(
-            f"multiprocessing_context={context!r}: give one of {', '.join(ways)}, or multiprocessing.get_context(...)"
-        )
+    if context is None or isinstance(context, str) or _is_context(context):
+        return context
+    raise ScriptError(f"multiprocessing_context={context!r}: give one of {', '.join(ways)}, or multiprocessing.get_context(...)")
+
+
+def _is_context(value: object) -> TypeGuard[BaseContext]:
+    return hasattr(value, "Process")
 
 
 def _tail(tail: str | None, drop_last: bool | None, *, train: bool) -> str:
@@ -295,10 +305,10 @@ def _tail(tail: str | None, drop_last: bool | None, *, train: bool) -> str:
 
 
 def _slices(slices: int | None, earlier: int) -> int:
-    given = asked_slices(slices)
+    given = requested_slices(slices)
     if given is None:
         return earlier or SLICES
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not _is_int(given) or given < 1:
         raise ScriptError(f"slices={given!r}: a step has at least one slice; leave slices= out for the default of {SLICES}")
     if earlier and given != earlier:
         raise ScriptError(
@@ -306,6 +316,10 @@ def _slices(slices: int | None, earlier: int) -> int:
             f"slices={given} in the earlier one too"
         )
     return given
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _whole_batch(batch_size: int | Policy | None, slices: int) -> int | Policy:
@@ -318,7 +332,7 @@ def _whole_batch(batch_size: int | Policy | None, slices: int) -> int | Policy:
     if isinstance(batch_size, bool):
         return batch_size
     try:
-        return operator.index(batch_size)  # type: ignore[arg-type]
+        return operator.index(cast(SupportsIndex, batch_size))
     except TypeError:
         return batch_size
 
@@ -347,12 +361,12 @@ def _check_batch(samples: int, batch: int, slices: int, *, train: bool, tail: st
 
 
 MOST_SLICES = 4096
-ROOM = 16
-"""An adaptive batch whose bound nobody has said grows to so many times the script's own at most."""
+MAX_GROWTH = 16
+"""An adaptive batch without a bound of its own grows to at most this many times the script's."""
 
 
-def asked_slices(script: int | None) -> int | None:
-    """The number of slices: the script's, or what was asked for; None if neither says one."""
+def requested_slices(script: int | None) -> int | None:
+    """The number of slices: the script's, or that of `STRETTO_SLICES`; None if neither gives one."""
     text = os.environ.get("STRETTO_SLICES", "").strip()
     if not text:
         return script
@@ -366,13 +380,13 @@ def asked_slices(script: int | None) -> int | None:
     return int(text)
 
 
-def asked_batch(script: int | Policy, *, slices: int, samples: int) -> int | Policy:
-    """The training batch: a policy of the script's own counts; a plain number is fixed unless something else was asked for."""
+def requested_batch(script: int | Policy, *, slices: int, samples: int) -> int | Policy:
+    """The training batch: the script's own policy, or its number of samples with the policy of `STRETTO_BATCH`."""
     kind = os.environ.get("STRETTO_BATCH", "").strip()
     if isinstance(script, bool) or not isinstance(script, int) or kind in ("", "fixed"):
         return script
     if kind == "linear":
         return PerWorker(script)
     if kind == "adaptive":
-        return Adaptive(start=script, at_most=max(script, min(ROOM * script, samples // slices * slices)))
+        return Adaptive(start=script, at_most=max(script, min(MAX_GROWTH * script, samples // slices * slices)))
     raise ScriptError(f"STRETTO_BATCH={kind!r} is unknown: use fixed, linear or adaptive")

@@ -1,6 +1,6 @@
 """A random order of n samples that needs no memory: a Feistel network on the next power of four, walked until it is below n.
 
-Which sample stands at a place is a function of (seed, epoch, n, place), so the loader's state is a pair of numbers.
+The sample at a place is a function of (seed, epoch, n, place), so the loader's state is a pair of numbers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Slices that are read ahead of time, in processes of their own.
 
-They go through a torch DataLoader that is fed with the slices that this worker will probably need next; when the roster changes,
-what was asked for in vain is dropped on arrival, and nothing is rebuilt. As in DataLoader, the processes begin anew with each
-sweep, and so see what the script has changed in the dataset, unless persistent_workers=True keeps them.
+They go through a torch DataLoader whose sampler yields the slices that this worker will probably need next. When the roster
+changes, slices that are no longer needed are dropped on arrival; nothing is rebuilt. As in DataLoader, the processes start again
+with each sweep, and so see what the script has changed in the dataset, unless persistent_workers=True keeps them.
 """
 
 from __future__ import annotations
@@ -10,40 +10,39 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from stretto.core.errors import ScriptError
-from stretto.train.data.dataset_changes import Attributes, changed
+from stretto.train.data.dataset_changes import AttributeCache, first_change
 from stretto.train.data.loader_arguments import Prefetch
 from stretto.train.data.sample_reader import SliceRequest, Source
 
 
 @dataclass(frozen=True, slots=True)
-class _Refusal:
-    """What is wrong with the script, noticed in a process that reads ahead."""
+class _ReadError:
+    """A mistake in the script that a process noticed while it read ahead."""
 
     text: str
 
 
-class _Keyed(Dataset[Any]):
-    """Gives every answer the name of what was asked."""
+class _KeyedSource(Dataset[tuple[SliceRequest, object]]):
+    """Returns each slice together with its request."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
 
-    def __getitem__(self, wanted: SliceRequest) -> tuple[SliceRequest, Any]:
+    def __getitem__(self, request: SliceRequest) -> tuple[SliceRequest, object]:
         try:
-            return wanted, self.source[wanted]
+            return request, self.source[request]
         except ScriptError as error:
-            return wanted, _Refusal(str(error))
+            return request, _ReadError(str(error))
 
 
 @dataclass(frozen=True, slots=True)
-class _Begin:
-    """The beginning of a process that reads ahead: ours, then the script's."""
+class _WorkerInit:
+    """Initialises a process that reads ahead, and then calls the script's worker_init_fn."""
 
     init: Callable[[int], None] | None
 
@@ -51,14 +50,15 @@ class _Begin:
         torch.set_num_threads(1)
         info = get_worker_info()
         if info is not None:
-            keyed: Any = info.dataset
+            keyed = info.dataset
+            assert isinstance(keyed, _KeyedSource)
             object.__setattr__(info, "dataset", keyed.source.dataset)  # the script's own, as it expects
         if self.init is not None:
             self.init(number)
 
 
-class _Feed:
-    """What the processes are asked for next. It may be given more after its end."""
+class _Requests:
+    """The sampler: the slices to read next. It may be given more after its end."""
 
     def __init__(self) -> None:
         self.upcoming: Iterator[SliceRequest] = iter(())
@@ -71,29 +71,30 @@ class _Feed:
 
 
 class Prefetcher:
-    """Fetches slices ahead of time."""
+    """Reads this worker's next slices in other processes, and returns each when it is asked for."""
 
     def __init__(self, source: Source, given: Prefetch) -> None:
         self.persistent = given.persistent
         self._source = source
-        self._feed = _Feed()
-        self._loader: DataLoader[Any] | None = DataLoader(
-            _Keyed(source),
+        self._requests = _Requests()
+        self._loader: DataLoader[tuple[SliceRequest, object]] | None = DataLoader(
+            _KeyedSource(source),
             batch_size=None,
-            sampler=self._feed,  # type: ignore[arg-type]
+            sampler=self._requests,  # type: ignore[arg-type]
             num_workers=given.workers,
             prefetch_factor=given.factor,
             persistent_workers=given.persistent,
             pin_memory=given.pin_memory,
-            worker_init_fn=_Begin(given.init),
+            worker_init_fn=_WorkerInit(given.init),
             timeout=given.timeout_s,
             multiprocessing_context=given.context,
             generator=torch.Generator(),  # its processes' seeds are not drawn from the script's random numbers
         )
-        self._answers: Iterator[tuple[SliceRequest, Any]] | None = None
-        self._kept: dict[SliceRequest, Any] = {}
-        self._now = Attributes(source.dataset)
-        self._attributes: dict[str, Any] | None = None
+        self._answers: Iterator[tuple[SliceRequest, object]] | None = None
+        self._kept: dict[SliceRequest, object] = {}
+        """Slices that have arrived before their turn."""
+        self._cache = AttributeCache(source.dataset)
+        self._attributes: dict[str, object] | None = None
         """The dataset's, as the processes have them."""
 
     def begin(self) -> None:
@@ -104,14 +105,14 @@ class Prefetcher:
         return self.watch()
 
     def watch(self) -> None:
-        """The dataset is as the processes have it."""
-        self._attributes = self._now.now()
+        """Notes the dataset's attributes: the processes have them as they are now."""
+        self._attributes = self._cache.read()
 
     def check(self) -> None:
         """Refuses a change of the dataset that the running processes cannot see."""
         if self._attributes is None:
             return
-        change = changed(self._attributes, self._now.now())
+        change = first_change(self._attributes, self._cache.read())
         if change is None:
             return
         name, before, now = change
@@ -132,34 +133,34 @@ class Prefetcher:
             self._drop()
 
     def expect(self, upcoming: Iterator[SliceRequest]) -> None:
-        """What will be asked for from now on: called whenever the share, the batch or the place has changed."""
-        coming = list(itertools.islice(upcoming, len(self._kept)))
-        self._kept = {request: self._kept[request] for request in coming if request in self._kept}
-        self._feed.upcoming = itertools.chain([request for request in coming if request not in self._kept], upcoming)
+        """Sets what will be asked for from now on, whenever the worker's slices, the batch or the position have changed."""
+        first = list(itertools.islice(upcoming, len(self._kept)))
+        self._kept = {request: self._kept[request] for request in first if request in self._kept}
+        self._requests.upcoming = itertools.chain([request for request in first if request not in self._kept], upcoming)
 
-    def get(self, wanted: SliceRequest) -> Any:
-        """The slice; what arrives before it is kept if its turn is still to come."""
-        if wanted in self._kept:
-            return self._kept.pop(wanted)
+    def get(self, request: SliceRequest) -> object:
+        """The slice. Others that arrive before it are kept if their turn is still to come."""
+        if request in self._kept:
+            return self._kept.pop(request)
         for _ in range(2):  # again where the roster changed after all of a sweep had been fetched
             if self._answers is None:
                 if self._loader is None:
                     raise RuntimeError("this loader is closed")
                 self._answers = iter(self._loader)
-            for key, answer in self._answers:
-                if isinstance(answer, _Refusal):
-                    raise ScriptError(answer.text)
+            for arrived, data in self._answers:
+                if isinstance(data, _ReadError):
+                    raise ScriptError(data.text)
                 self._source.proven = True
-                if key == wanted:
-                    self._kept = {request: data for request, data in self._kept.items() if request.order > wanted.order}
-                    return answer
-                if key.order > wanted.order:
-                    self._kept[key] = answer
+                if arrived == request:
+                    self._kept = {later: kept for later, kept in self._kept.items() if later.order > request.order}
+                    return data
+                if arrived.order > request.order:
+                    self._kept[arrived] = data
             self._answers = None
         raise RuntimeError("the prefetching processes ended")
 
     def close(self) -> None:
-        """Ends the processes for good: torch does so when nobody holds the DataLoader and its iterator any more."""
+        """Ends the processes for good: torch does so when the DataLoader and its iterator are not referenced any more."""
         self._drop()
         self._loader = None
 

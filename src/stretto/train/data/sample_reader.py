@@ -1,7 +1,7 @@
 """Reading samples: which ones a slice has, fetching them, and whether they are the same when they are read again.
 
-A dataset or a collate_fn that keeps a random generator or a counter of its own gives another sample to whoever reads it second. The
-first slice that a process reads is therefore read twice, with the random numbers set alike before, and compared.
+A dataset or a collate_fn with a random generator or a counter of its own gives another sample at the second read. So each process
+reads its first slice twice, from the same random state, and compares.
 """
 
 from __future__ import annotations
@@ -10,26 +10,38 @@ import copy
 import dataclasses
 import hashlib
 import random
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from stretto.core.errors import ScriptError
+from stretto.core.type_guards import is_mapping, is_sequence
 from stretto.train.data.permutation import Permutation
 from stretto.train.rng import seed_all
 
 AUGMENT = 0x5A3D
 """Keeps the random numbers of samples apart from those of slices."""
 
+Collate = Callable[[list[Any]], Any]
+"""Makes a batch of a list of samples; `Any`, since scripts annotate theirs with their own types."""
+
+
+class IndexedDataset(Protocol):
+    """A dataset whose samples are read by their number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> object: ...
+
 
 @dataclass(frozen=True, slots=True)
 class SliceRequest:
-    """One slice's samples."""
+    """Names the samples of one slice, or of a part of one."""
 
     epoch: int
     first: int
@@ -41,6 +53,7 @@ class SliceRequest:
 
     @property
     def order(self) -> tuple[int, int, int, int]:
+        """Sorts requests as they are read."""
         return self.epoch, self.first, self.slice, self.low
 
 
@@ -49,70 +62,72 @@ def cut(first: int, count: int, slices: int, slice: int) -> tuple[int, int]:
     return first + count * slice // slices, first + count * (slice + 1) // slices
 
 
-class Source(Dataset[Any]):
-    """A dataset that is asked for slices instead of samples."""
+class Source(Dataset[object]):
+    """Reads a dataset by slices instead of samples. A sample depends on the seed, the epoch and its number alone."""
 
-    def __init__(self, dataset: Any, *, seed: int, shuffle: bool, collate: Callable[[list[Any]], Any] | None) -> None:
+    def __init__(self, dataset: IndexedDataset, *, seed: int, shuffle: bool, collate: Collate | None) -> None:
         self.dataset = dataset
         self.size = len(dataset)
         self.seed = seed
         self.shuffle = shuffle
-        self.collate = collate or default_collate
-        self.whole = collate is None and type(dataset) is TensorDataset
+        self.collate: Collate = collate or default_collate
+        self.gathers = collate is None and type(dataset) is TensorDataset
+        """Whether a slice is one indexing of each tensor."""
         self.proven = False
         """Whether a slice was read twice and came out alike."""
         self._order: tuple[int, Permutation] | None = None
 
-    def indices(self, wanted: SliceRequest) -> np.ndarray[Any, np.dtype[np.int64]]:
-        places = np.arange(wanted.low, wanted.high, dtype=np.int64)
+    def indices(self, request: SliceRequest) -> npt.NDArray[np.int64]:
+        """The numbers of the samples in the dataset."""
+        places = np.arange(request.low, request.high, dtype=np.int64)
         if not self.shuffle:
             return places
-        if self._order is None or self._order[0] != wanted.epoch:
-            self._order = (wanted.epoch, Permutation(self.size, seed=self.seed, epoch=wanted.epoch))
+        if self._order is None or self._order[0] != request.epoch:
+            self._order = (request.epoch, Permutation(self.size, seed=self.seed, epoch=request.epoch))
         return self._order[1](places)
 
-    def __getitem__(self, wanted: SliceRequest) -> Any:
-        indices = self.indices(wanted)
-        if self.whole:
+    def __getitem__(self, request: SliceRequest) -> object:
+        indices = self.indices(request)
+        if self.gathers and isinstance(self.dataset, TensorDataset):
             chosen = torch.from_numpy(indices)
             return [tensor[chosen] for tensor in self.dataset.tensors]
         if not self.proven:
-            return self._prove(wanted.epoch, indices.tolist())
-        return self.collate([self._sample(wanted.epoch, index) for index in indices.tolist()])
+            return self._prove(request.epoch, indices.tolist())
+        return self.collate([self._sample(request.epoch, index) for index in indices.tolist()])
 
-    def _sample(self, epoch: int, index: int) -> Any:
+    def _sample(self, epoch: int, index: int) -> object:
         seed_all(self.seed, AUGMENT, epoch, index)
         return self.dataset[index]
 
-    def _prove(self, epoch: int, indices: list[int]) -> Any:
+    def _prove(self, epoch: int, indices: list[int]) -> object:
         """The first slice that is read: refused if its first sample, or the batch, is another one the second time."""
-        first = prints(self._sample(epoch, indices[0]))
+        first = fingerprints(self._sample(epoch, indices[0]))
         samples = [self._sample(epoch, indices[0])]
-        check_sample(first, prints(samples[0]), dataset=self.dataset, index=indices[0])
+        check_sample(first, fingerprints(samples[0]), dataset=self.dataset, index=indices[0])
         samples += [self._sample(epoch, index) for index in indices[1:]]
         if self.collate is not default_collate:
             self._prove_collate(epoch, indices, samples)
         self.proven = True
         return self.collate(samples)
 
-    def _prove_collate(self, epoch: int, indices: list[int], samples: list[Any]) -> None:
+    def _prove_collate(self, epoch: int, indices: list[int], samples: list[object]) -> None:
         state = random_state()
-        first = prints(self.collate(self._copied(samples, epoch, indices)))
+        first = fingerprints(self.collate(self._copied(samples, epoch, indices)))
         set_random_state(state)
-        second = prints(self.collate(self._copied(samples, epoch, indices)))
+        second = fingerprints(self.collate(self._copied(samples, epoch, indices)))
         check_collated(first, second, collate=self.collate)
         set_random_state(state)
 
-    def _copied(self, samples: list[Any], epoch: int, indices: list[int]) -> list[Any]:
-        """The samples once more: a collate_fn may take them apart."""
+    def _copied(self, samples: list[object], epoch: int, indices: list[int]) -> list[object]:
+        """The samples once more: a collate_fn may modify them."""
         try:
             return copy.deepcopy(samples)
         except Exception:  # whatever a sample's own copying raises
             return [self._sample(epoch, index) for index in indices]
 
 
-LEAVES = 100_000
-"""So many values of a sample are compared at most."""
+MAX_LEAVES = 100_000
+"""Values of a sample that are compared at most."""
 DEPTH = 16
 CURE = (
     "draw from torch, numpy.random or random, whose state is set for each sample, or derive it from the index "
@@ -120,14 +135,15 @@ CURE = (
 )
 
 
-def prints(value: Any) -> dict[str, str]:
-    """A fingerprint of everything in a sample that can be compared, by where it is."""
+def fingerprints(value: object) -> dict[str, str]:
+    """A hash of everything in a sample that can be compared, by its path."""
     hashes: dict[str, str] = {}
     _walk(value, "", hashes, DEPTH)
     return hashes
 
 
-def check_sample(first: dict[str, str], second: dict[str, str], *, dataset: Any, index: int) -> None:
+def check_sample(first: dict[str, str], second: dict[str, str], *, dataset: object, index: int) -> None:
+    """Refuses a dataset whose sample was another one the second time."""
     where = _difference(first, second)
     if where is not None:
         raise ScriptError(
@@ -139,7 +155,8 @@ def check_sample(first: dict[str, str], second: dict[str, str], *, dataset: Any,
         )
 
 
-def check_collated(first: dict[str, str], second: dict[str, str], *, collate: Any) -> None:
+def check_collated(first: dict[str, str], second: dict[str, str], *, collate: Collate) -> None:
+    """Refuses a collate_fn that made two batches of the same samples."""
     where = _difference(first, second)
     if where is not None:
         name = getattr(collate, "__name__", type(collate).__name__)
@@ -151,17 +168,20 @@ def check_collated(first: dict[str, str], second: dict[str, str], *, collate: An
         )
 
 
-def random_state() -> tuple[Any, ...]:
-    """The generators that samples may draw from, as they are."""
-    numpy = sys.modules.get("numpy")
-    return torch.get_rng_state(), random.getstate(), numpy.random.get_state() if numpy is not None else None
+RandomState = tuple[torch.Tensor, tuple[Any, ...], Any]
+"""The states of torch, `random` and numpy, in the last two's own formats."""
 
 
-def set_random_state(state: tuple[Any, ...]) -> None:
+def random_state() -> RandomState:
+    """The states of the generators that samples may draw from."""
+    return torch.get_rng_state(), random.getstate(), np.random.get_state()
+
+
+def set_random_state(state: RandomState) -> None:
+    """The inverse of `random_state`."""
     torch.set_rng_state(state[0])
     random.setstate(state[1])
-    if state[2] is not None:
-        np.random.set_state(state[2])
+    np.random.set_state(state[2])
 
 
 def _difference(first: dict[str, str], second: dict[str, str]) -> str | None:
@@ -171,25 +191,29 @@ def _difference(first: dict[str, str], second: dict[str, str]) -> str | None:
     return None
 
 
-def _walk(value: Any, where: str, hashes: dict[str, str], depth: int) -> None:
-    if depth < 0 or len(hashes) >= LEAVES:
+def _walk(value: object, where: str, hashes: dict[str, str], depth: int) -> None:
+    if depth < 0 or len(hashes) >= MAX_LEAVES:
         return
     if isinstance(value, torch.Tensor):
         _add_tensor(value, where, hashes)
-    elif isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array_interface__"):
+    elif _is_array_like(value):
         _add_array(value, where, hashes)
     elif value is None or isinstance(value, bool | int | float | complex | str | bytes):
         hashes[where] = f"{type(value).__name__} {value!r}"
-    elif isinstance(value, Mapping):
+    elif is_mapping(value):
         for key in value:
             _walk(value[key], f"{where}[{key!r}]", hashes, depth - 1)
-    elif isinstance(value, tuple | list):
+    elif is_sequence(value):
         hashes[f"len({where or 'the sample'})"] = str(len(value))
         for place, entry in enumerate(value):
             _walk(entry, f"{where}[{place}]", hashes, depth - 1)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             _walk(getattr(value, field.name, None), f"{where}.{field.name}", hashes, depth - 1)
+
+
+def _is_array_like(value: object) -> TypeGuard[npt.ArrayLike]:
+    return isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array_interface__")
 
 
 def _add_tensor(value: torch.Tensor, where: str, hashes: dict[str, str]) -> None:
@@ -200,7 +224,7 @@ def _add_tensor(value: torch.Tensor, where: str, hashes: dict[str, str]) -> None
     hashes[where] = f"{value.dtype} {tuple(value.shape)} {_digest(data)}"
 
 
-def _add_array(value: Any, where: str, hashes: dict[str, str]) -> None:
+def _add_array(value: npt.ArrayLike, where: str, hashes: dict[str, str]) -> None:
     try:
         array = np.ascontiguousarray(value)
     except (TypeError, ValueError):
@@ -209,5 +233,5 @@ def _add_array(value: Any, where: str, hashes: dict[str, str]) -> None:
         hashes[where] = f"{array.dtype} {array.shape} {_digest(array.reshape(-1).view(np.uint8))}"
 
 
-def _digest(data: Any) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+def _digest(data: npt.NDArray[np.uint8]) -> str:
+    return hashlib.blake2b(data.data, digest_size=16).hexdigest()

@@ -17,6 +17,9 @@ from stretto.train.sharing.torchmetrics_state import TorchMetrics
 if TYPE_CHECKING:
     from stretto.train.data.loader import Loader
 
+Total = int | float | torch.Tensor
+"""A sum over slices."""
+
 
 class Step:
     """One global batch. Iterate over it once for a pass; a second time for a second pass over the same data.
@@ -39,21 +42,24 @@ class Step:
         self.count = count
         """Samples in this step, over all workers."""
         self.parts = parts
-        """Pieces that each slice is accumulated from, where a whole one would not fit into memory."""
+        """Parts that each slice is computed in, if a whole one does not fit into memory."""
         self.passes = 0
         self.metrics: Row = {}
         """What was logged, averaged over all slices, after every pass; of a name that two passes log, the first one's."""
-        self.sums: dict[str, int | float | torch.Tensor] = {}
+        self.sums: dict[str, Total] = {}
         """What was given to `step.sum`, over all slices of all workers, after every pass; of a name that two passes sum, the first
         one's."""
         self.gathered: dict[str, torch.Tensor | list[Any]] = {}
         """What was given to `step.gather`, of all workers and in the order of the samples, after every pass; of a name that two
         passes gather, the first one's."""
-        self.rows: dict[int, dict[str, Any]] = {}
+        self.rows: dict[int, dict[str, object]] = {}
+        """What was logged in this pass on this worker, by slice."""
         self.tally: SliceSums | None = None
-        """What this pass has summed and gathered here so far; None where it has not."""
+        """What this pass has summed and gathered on this worker so far; None if nothing."""
         self.slice: int | None = None
+        """The slice that the script computes; None between two."""
         self.opened = False
+        """Whether the script has begun its loop over the slices."""
         self.over = False
         """Whether the loop over the loader has gone on, or was left."""
 
@@ -70,15 +76,15 @@ class Step:
         self.opened = True
         return self.loader.runner.run(self)
 
-    def log(self, **values: Any) -> None:
+    def log(self, **values: object) -> None:
         """Records values of the slice at hand, numbers or one-element tensors: `step.metrics` has their means over all samples."""
         if self.slice is None:
             raise ScriptError("step.log belongs inside the loop over the step's slices: values are averaged over the slices")
         row = self.rows.setdefault(self.slice, {})
         for name, value in values.items():
-            row[name] = value.detach() if hasattr(value, "detach") else value
+            row[name] = _detached(value)
 
-    def sum(self, **values: Any) -> None:
+    def sum(self, **values: object) -> None:
         """Adds values of the slice at hand: `step.sums` has the sums over all slices of all workers after the pass.
 
         Integers and one-element tensors of integers or booleans give an exact integer of any size. Floats are summed in double
@@ -88,7 +94,7 @@ class Step:
         for name, value in values.items():
             self._counting("sum").sum(name, self.slice or 0, value)
 
-    def gather(self, **values: Any) -> None:
+    def gather(self, **values: object) -> None:
         """Collects values per sample: `step.gathered` has those of all workers after the pass, in the order of the samples.
 
         A value is a tensor, an array or a list whose first dimension is the slice's samples. Every worker holds the whole result,
@@ -106,7 +112,7 @@ class Step:
         return self.tally
 
     def check_finished(self) -> None:
-        """At the next boundary: every step needs a whole loop over its slices."""
+        """At the next boundary: refuses a step whose loop over its slices did not run to its end."""
         if self.passes:
             return
         if not self.opened:
@@ -123,16 +129,17 @@ class Step:
     # ---- the pass
 
     def begin_pass(self) -> None:
-        """A pass starts, for the first time or again: what an earlier try has recorded is dropped."""
+        """Starts a pass, for the first time or again: drops what an earlier attempt has recorded."""
         self.rows, self.tally = {}, None
         self._torchmetrics.look_before(self.loader.number)
 
     def enter_slice(self, unit: int) -> None:
-        """The script computes a slice, or a part of one."""
+        """Called before the script computes a slice, or a part of one."""
         self.slice = unit
         self._torchmetrics.enter_slice()
 
     def leave_slice(self) -> None:
+        """Called after the script has computed it."""
         unit, self.slice = self.slice, None
         states = self._torchmetrics.leave_slice()
         if states and unit is not None:
@@ -144,14 +151,14 @@ class Step:
         return self.loader.metric_states
 
     def pack(self) -> bytes:
-        """What this worker has summed and gathered, for the others."""
+        """What this worker has summed and gathered, encoded for the others."""
         if self.tally is None:
             return b""
         share, parts = self.loader.runner.own_slices, self.parts
         return self.tally.pack(units=self.loader.slices * parts, share=Span(share.low * parts, share.high * parts))
 
     def finish_pass(self, blobs: list[bytes]) -> None:
-        """All workers' sums and lists are here."""
+        """Combines what all workers have summed and gathered."""
         self._torchmetrics.look_after(self.loader.number)
         if not any(blobs):
             return
@@ -176,6 +183,11 @@ class Step:
     def drain(self) -> dict[str, Row]:
         """The logged values of this worker's slices as numbers."""
         return {str(k): {name: number(name, value) for name, value in row.items()} for k, row in self.rows.items()}
+
+
+def _detached(value: object) -> object:
+    detach = getattr(value, "detach", None)
+    return value if detach is None else detach()
 
 
 def _parts(samples: int, parts: int) -> list[int]:

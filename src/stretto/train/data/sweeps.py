@@ -8,7 +8,8 @@ import itertools
 import sys
 import weakref
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING
 
 from stretto.core.errors import ScriptError
 from stretto.train.data.step import Step
@@ -20,18 +21,19 @@ WRAPPERS = (enumerate, map, filter, itertools.chain, itertools.islice, zip)
 
 
 class Sweeps:
-    """The sweeps of one loader, one at a time."""
+    """Runs the sweeps of one loader, one at a time, and refuses loops that a joining worker could not repeat."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
         self._number = 0
-        self._taken = 0
-        """Steps that the present sweep has given."""
-        self._current: weakref.ref[Any] | None = None
+        self._drawn = 0
+        """Steps that the present sweep has yielded."""
+        self._current: weakref.ref[Generator[Step]] | None = None
         self._by_hand = False
         """Whether the present sweep's first step was drawn by next(...) and not by a loop."""
 
     def sweep(self, steps: Iterator[Step]) -> Iterator[Step]:
+        """Begins a sweep over these steps."""
         watch = self._loader.train and not self._number and not _plain_loop(sys._getframe(2))
         sweep = self._run(steps, watch)
         self._current = weakref.ref(sweep)
@@ -41,13 +43,13 @@ class Sweeps:
         if watch and self._current is not None:
             _check_wrappers(self._current())
         self._number += 1
-        number, self._taken, self._by_hand = self._number, 0, _called(sys._getframe(1))
+        number, self._drawn, self._by_hand = self._number, 0, _called(sys._getframe(1))
         self._loader.begin_sweep()
         step: Step | None = None
         ended = False
         try:
             for step in steps:
-                self._taken += 1
+                self._drawn += 1
                 yield step
                 step.over = self._loader.train
                 if self._number != number:
@@ -72,8 +74,8 @@ class Sweeps:
             position.open = None  # a look at an evaluation
 
     def check_left(self, step: Step) -> None:
-        """The sweep was left at a step that nobody had begun: refused if no loop did so, but next(iter(data))."""
-        if self._by_hand and self._taken == 1:
+        """The sweep was left at a step whose slices were never iterated over: refused if next(iter(data)) did so, not a loop."""
+        if self._by_hand and self._drawn == 1:
             raise ScriptError(
                 f"next(iter(data)) took step {step.index} out of its loop and left it, which ends an epoch: a "
                 "training step belongs to all workers. To look at a batch use data.collate_fn([data.dataset[k] for "
@@ -81,24 +83,25 @@ class Sweeps:
             )
 
 
-def _plain_loop(frame: Any) -> bool:
+def _plain_loop(frame: FrameType) -> bool:
     """Whether `iter` is a for statement's own, in this frame: nothing stands between the loop and the loader."""
     return dis.opname[frame.f_code.co_code[frame.f_lasti]] in ("GET_ITER", "GET_YIELD_FROM_ITER")
 
 
-def _called(frame: Any) -> bool:
+def _called(frame: FrameType) -> bool:
     """Whether this frame is calling a function, such as next."""
     return "CALL" in dis.opname[frame.f_code.co_code[frame.f_lasti]]
 
 
-def _check_wrappers(sweep: Any) -> None:
-    """Refuses what counts the steps of this process: a worker that joins in the middle of an epoch would count from its own first.
+def _check_wrappers(sweep: object) -> None:
+    """Refuses iterators that count the steps of this process: a worker that joins in mid-epoch would count from its own first.
 
-    Looks for who holds the sweep, which takes some hundredths of a second; once for each loader that is not simply looped over.
+    Searches for the objects that refer to the sweep, which takes some hundredths of a second; once for each loader that is not
+    simply looped over.
     """
-    holder: Any = sweep
+    holder: object = sweep
     for _ in range(4):
-        holder = _holder(holder)
+        holder = _wrapper_of(holder)
         if holder is None:
             return
         if isinstance(holder, itertools.islice):
@@ -117,9 +120,17 @@ def _check_wrappers(sweep: Any) -> None:
             )
 
 
-def _holder(held: Any) -> Any:
-    """The iterator that this one is wrapped into; a zip keeps those that it draws from in a tuple."""
-    holders = gc.get_referrers(held)
-    tuples = [holder for holder in holders if type(holder) is tuple]
-    holders += [holder for held_by in tuples for holder in gc.get_referrers(held_by) if isinstance(holder, zip)]
-    return next((holder for holder in holders if isinstance(holder, WRAPPERS)), None)
+def _wrapper_of(iterator: object) -> object:
+    """The iterator that wraps this one, or None. A zip keeps those that it draws from in a tuple."""
+    holders: list[object] = gc.get_referrers(iterator)
+    tuples = [holder for holder in holders if _is_tuple(holder)]
+    holders += [holder for inner in tuples for holder in gc.get_referrers(inner) if isinstance(holder, zip)]
+    return next((holder for holder in holders if _is_wrapper(holder)), None)
+
+
+def _is_tuple(value: object) -> bool:
+    return type(value) is tuple
+
+
+def _is_wrapper(value: object) -> bool:
+    return isinstance(value, WRAPPERS)

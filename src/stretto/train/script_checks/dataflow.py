@@ -1,4 +1,4 @@
-"""Names in a script's source: which ones a statement reads, sets or only shows, and which ones a loop has from outside.
+"""Data flow in a script's source: names that a statement reads, sets or only shows, and names that a loop gets from outside.
 
 Only plain names (`tau`) and attributes of plain names (`self.tau`) are looked at. The source is read, never run. What the slices
 compute with, and what goes into changes in place (`clip_grad_norm_`, `lerp_`, `load_state_dict`), is followed back through the
@@ -88,37 +88,37 @@ def stored(node: ast.AST, *, sums: bool) -> set[str]:
 
 
 def carried(body: list[ast.stmt], given: set[str], *, sums: bool) -> list[str]:
-    """Names whose values in one turn of a loop come from the turn before. `sums` counts `+=` as well."""
+    """Names whose values in one iteration of a loop come from the iteration before. `sums` counts `+=` as well."""
     everything = {name for statement in body for name in stored(statement, sums=sums)}
     seen = set(given)
-    found = [name for name in live(body, seen, sums=sums) if name in everything]
+    names_ = [name for name in live(body, seen, sums=sums) if name in everything]
     conditional = {name for statement in body if isinstance(statement, ast.If | ast.Try) for name in stored(statement, sums=sums)}
     if sums:
-        found += sorted(name for name in conditional & everything - seen if name not in found)
-    return found
+        names_ += sorted(name for name in conditional & everything - seen if name not in names_)
+    return names_
 
 
 def live(body: list[ast.stmt], seen: set[str], *, sums: bool = False) -> list[str]:
     """Names that these statements read before they set them, in order. `seen` are set before; those set for certain are added."""
-    found: list[str] = []
+    reads: list[str] = []
 
     def read(node: ast.AST) -> None:
-        found.extend(sorted(name for name in loaded(node) if name not in seen and name not in found))
+        reads.extend(sorted(name for name in loaded(node) if name not in seen and name not in reads))
 
-    def inside(statements: list[ast.stmt], known: set[str]) -> set[str]:
-        found.extend(name for name in live(statements, known, sums=sums) if name not in found)
-        return known
+    def inside(statements: list[ast.stmt], before: set[str]) -> set[str]:
+        reads.extend(name for name in live(statements, before, sums=sums) if name not in reads)
+        return before
 
     for statement in body:
         for header in _headers(statement):
             read(header)
         if isinstance(statement, ast.If):
-            ways = [(branch, inside(branch, set(seen))) for branch in (statement.body, statement.orelse)]
-            staying = [known for branch, known in ways if not (branch and isinstance(branch[-1], _LEAVING))]
-            seen |= set.intersection(*staying) if staying else set()
+            branches = [(branch, inside(branch, set(seen))) for branch in (statement.body, statement.orelse)]
+            staying = [names_after for branch, names_after in branches if not (branch and isinstance(branch[-1], _LEAVING))]
+            seen |= _in_all(staying)
         elif isinstance(statement, ast.Try):
             ways = [inside(branch, set(seen)) for branch in (statement.body, *(handler.body for handler in statement.handlers))]
-            seen |= set.intersection(*ways)
+            seen |= _in_all(ways)
             inside([*statement.orelse, *statement.finalbody], seen)
         elif isinstance(statement, ast.For | ast.With | ast.While):
             if isinstance(statement, ast.For):
@@ -130,7 +130,11 @@ def live(body: list[ast.stmt], seen: set[str], *, sums: bool = False) -> list[st
             read(statement)
             if isinstance(statement, ast.Assign | ast.AnnAssign):
                 seen |= stored(statement, sums=sums)
-    return found
+    return reads
+
+
+def _in_all(sets: list[set[str]]) -> set[str]:
+    return {name for name in sets[0] if all(name in other for other in sets)} if sets else set()
 
 
 def _headers(statement: ast.stmt) -> list[ast.expr]:
@@ -164,13 +168,13 @@ def called_name(node: ast.Call) -> str:
 
 _CHANGING = {"backward", "load_state_dict", "update_parameters"}
 _FILLING = {"normal_", "uniform_", "random_", "fill_"}
-"""Tensors that are filled anew in every turn carry nothing. Nor do globals that a function sets, such as a forward hook."""
+"""Tensors that are filled again in every iteration carry nothing. Nor do globals that a function sets, such as a forward hook."""
 _BODIES = ("body", "orelse", "finalbody")
 
 
 @functools.lru_cache(maxsize=64)
-def taken(path: str, line: int) -> tuple[str, ...]:
-    """Names whose values come from outside the loop at this line, or from its last turn, and decide what is trained in it."""
+def inputs(path: str, line: int) -> tuple[str, ...]:
+    """Names whose values come from outside the loop at this line, or from its last iteration, and decide what is trained in it."""
     tree = parse(path)
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.For) and node.lineno <= line <= node.iter.lineno]
     if not loops:
@@ -274,7 +278,7 @@ def _changes(node: ast.AST, functions: dict[str, ast.FunctionDef], *, only: str 
 def _read(node: ast.AST, functions: dict[str, ast.FunctionDef], free: set[str], seen: frozenset[str] = frozenset()) -> set[str]:
     """Names that a statement reads to compute with. Functions of the script's that it calls add what they read from outside."""
     shown = shown_in(node)
-    found = {
+    reads = {
         dotted(inner)
         for inner in ast.walk(node)
         if isinstance(inner, ast.Name | ast.Attribute) and isinstance(inner.ctx, ast.Load) and id(inner) not in shown
@@ -285,7 +289,6 @@ def _read(node: ast.AST, functions: dict[str, ast.FunctionDef], free: set[str], 
             function = functions[called]
             own = {argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)} - {"self"}
             own |= {name for statement in function.body for name in stored(statement, sums=False) if "." not in name}
-            read = {name for statement in function.body for name in _read(statement, functions, free, seen | {called})}
-            free |= {name for name in read if name.partition(".")[0] not in own and name != "self"}
-    kept = stored(node, sums=True) if isinstance(node, ast.stmt) else set()
-    return found - kept
+            inner_reads = {name for statement in function.body for name in _read(statement, functions, free, seen | {called})}
+            free |= {name for name in inner_reads if name.partition(".")[0] not in own and name != "self"}
+    return reads - stored(node, sums=True) if isinstance(node, ast.stmt) else reads

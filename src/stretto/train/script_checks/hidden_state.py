@@ -1,4 +1,4 @@
-"""Notices state that a script carries from slice to slice by itself, where nobody would share or repeat it.
+"""Detects state that a script carries from slice to slice by itself: such state is neither shared nor repeated.
 
 Looked for in the first passes: variables that the loop over the slices uses before it sets them and that hold tensors (the hidden
 state of truncated back-propagation through time), random generators of the script's own that the slices draw from, tensors that
@@ -11,34 +11,38 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from stretto.core.errors import ScriptError
+from stretto.core.type_guards import is_sequence
 from stretto.train.script_checks import class_attributes, dataflow, source_analysis
 from stretto.train.script_checks.object_hashes import describe, drawn, is_array, is_generator, storages
-from stretto.train.script_checks.variables import is_own, script_frames
+from stretto.train.script_checks.variables import is_own, modules_of, script_frames
+
+if TYPE_CHECKING:
+    from stretto.train.script_checks.object_hashes import AnyGenerator
 
 PASSES = 3
 """Passes that are watched: the first two of a recurrent loop may begin with nothing."""
 
 
 class HiddenState:
-    """Watches the first training passes of a process."""
+    """Watches the first training passes of a process, and refuses slices that depend on the slices before them."""
 
     def __init__(self, modules: Callable[[], Mapping[str, torch.nn.Module]]) -> None:
         """`modules` are the shared ones."""
         self._modules = modules
-        self._tensors: dict[str, tuple[torch.Tensor, str]] = {}
-        self._counts: dict[str, tuple[Any, str, Any]] = {}
+        self._tensors: dict[str, tuple[object, str]] = {}
+        self._counts: dict[str, tuple[object, str, object]] = {}
         self._passes = 0
         self._line: tuple[str, int] | None = None
         self._names: list[str] = []
-        self._generators: dict[str, tuple[Any, Any]] | None = None
+        self._generators: dict[str, tuple[AnyGenerator, object]] | None = None
 
     def enter(self, *, train: bool) -> None:
-        """A slice is about to be computed."""
+        """Called before a slice is computed."""
         if not train or self._passes >= PASSES:
             return
         frame = next(script_frames(), None)
@@ -60,11 +64,11 @@ class HiddenState:
                 )
 
     def leave(self, *, train: bool) -> None:
-        """All slices of a pass are computed."""
+        """Called after all slices of a pass."""
         if not train or self._passes >= PASSES:
             return
         self._passes += 1
-        self._unchanged()
+        self._check_unchanged()
         watched, self._generators = self._generators or {}, None
         for name, (generator, before) in watched.items():
             if drawn(generator) != before:
@@ -74,21 +78,22 @@ class HiddenState:
                     "draw from torch, numpy.random or random instead, which are seeded for every slice"
                 )
 
-    def _read_by(self, frame: FrameType) -> dict[str, Any]:
+    def _read_by(self, frame: FrameType) -> dict[str, object]:
         """Shared parameters, and tensors and arrays of the script's own that the slices read."""
         modules = self._modules()
         shared = {f"{name}.{path}": parameter for name, module in modules.items() for path, parameter in module.named_parameters()}
         memory = storages(tensor for module in modules.values() for tensor in (*module.parameters(), *module.buffers()))
         values = {**frame.f_globals, **frame.f_locals}
-        own = {name: values[name] for name in dataflow.taken(frame.f_code.co_filename, frame.f_lineno) if name in values}
-        return shared | {
+        own = {name: values[name] for name in dataflow.inputs(frame.f_code.co_filename, frame.f_lineno) if name in values}
+        tensors = {
             name: value
             for name, value in own.items()
             if (isinstance(value, torch.Tensor) or is_array(value)) and describe(value, shared=memory)
         }
+        return {**shared, **tensors}
 
-    def _unchanged(self) -> None:
-        """The slices have not written to what they read."""
+    def _check_unchanged(self) -> None:
+        """Refuses slices that have written to what they read."""
         tensors, self._tensors = self._tensors, {}
         for name, (tensor, before) in tensors.items():
             if describe(tensor) != before:
@@ -112,31 +117,31 @@ class HiddenState:
                 )
 
 
-def _counts(frame: FrameType) -> Iterator[tuple[str, tuple[Any, str, Any]]]:
-    """Numbers that objects of the script's own classes count on and compute with, where the slices use these objects."""
+def _counts(frame: FrameType) -> Iterator[tuple[str, tuple[object, str, object]]]:
+    """Numbers that objects of the script's own classes increment and compute with, if the slices use these objects."""
     values = {**frame.f_globals, **frame.f_locals}
-    for name in dataflow.taken(frame.f_code.co_filename, frame.f_lineno):
-        held = values.get(name)
-        parts = held.named_modules() if isinstance(held, torch.nn.Module) else [("", held)]
-        for path, one in parts:
-            for key, value in class_attributes.counting(one).items() if is_own(one) else ():
+    for name in dataflow.inputs(frame.f_code.co_filename, frame.f_lineno):
+        used = values.get(name)
+        objects: list[tuple[str, object]] = [*modules_of(used)] if isinstance(used, torch.nn.Module) else [("", used)]
+        for path, counter in objects:
+            for key, value in class_attributes.counting(counter).items() if is_own(counter) else ():
                 if isinstance(value, int | float):
-                    yield ".".join(part for part in (name, path, key) if part), (one, key, value)
+                    yield ".".join(part for part in (name, path, key) if part), (counter, key, value)
 
 
-def _carries(value: Any) -> bool:
+def _carries(value: object) -> bool:
     if isinstance(value, torch.nn.Parameter):
         return False
     if isinstance(value, torch.Tensor):
         return value.numel() > 1 and value.is_floating_point()
-    return isinstance(value, tuple | list) and any(map(_carries, value))
+    return is_sequence(value) and any(map(_carries, value))
 
 
-def _generators() -> dict[str, Any]:
+def _generators() -> dict[str, AnyGenerator]:
     """Random generators among the script's variables."""
-    found: dict[str, Any] = {}
+    generators: dict[str, AnyGenerator] = {}
     for frame in script_frames():
         for name, value in [*frame.f_globals.items(), *frame.f_locals.items()]:
             if is_generator(value):
-                found.setdefault(name, value)
-    return found
+                generators.setdefault(name, value)
+    return generators

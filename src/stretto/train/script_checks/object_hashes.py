@@ -1,6 +1,6 @@
-"""What a script holds beside its shared state, as short texts that workers can compare: tensors, modules, arrays, generators.
+"""Describes objects of a script in short texts that workers can compare: tensors, modules, arrays, generators.
 
-Large ones by a sample of their elements: it is made for finding mistakes.
+Of large objects a sample of the elements is hashed: the purpose is to find mistakes.
 """
 
 from __future__ import annotations
@@ -9,23 +9,31 @@ import hashlib
 import random
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Sized
+from typing import TYPE_CHECKING, Protocol, TypeGuard, cast
 
 import torch
 
+from stretto.core.type_guards import is_dict
+
+if TYPE_CHECKING:
+    import numpy
+    import numpy.typing as npt
+
+    AnyGenerator = torch.Generator | random.Random | numpy.random.Generator | numpy.random.RandomState
+
 ELEMENTS = 1 << 14
-"""Of a larger tensor so many are looked at."""
+"""Elements of a tensor that are hashed at most, about."""
 ENTRIES = 256
-"""Of a longer list so many are looked at."""
+"""Entries of a list that are hashed at most, about."""
 DEPTH = 3
 _PLAIN = (bool, int, float, str, bytes, type(None))
 MODULE = "a module"
 GENERATOR = "a random generator"
 
 
-def describe(value: Any, *, shared: frozenset[int] = frozenset()) -> str:
-    """A text that is equal for equal values; empty for what cannot be compared. Tensors whose memory is `shared` do not count."""
+def describe(value: object, *, shared: frozenset[int] = frozenset()) -> str:
+    """A text that is equal for equal values; empty for what cannot be compared. Tensors in `shared` memory are left out."""
     content = hashlib.blake2b(digest_size=4)
     if isinstance(value, _PLAIN) or not _add(value, content, shared, DEPTH):
         return ""
@@ -33,44 +41,60 @@ def describe(value: Any, *, shared: frozenset[int] = frozenset()) -> str:
 
 
 def storages(tensors: Iterable[torch.Tensor]) -> frozenset[int]:
+    """The addresses of these tensors' memory."""
     return frozenset(_storage(tensor) for tensor in tensors if tensor.layout is torch.strided and tensor.numel())
 
 
-def is_generator(value: Any) -> bool:
+def is_generator(value: object) -> TypeGuard[AnyGenerator]:
     """A random generator of the script's own."""
     if isinstance(value, torch.Generator):
         return value is not torch.default_generator
     if type(value) is random.Random:
         return True
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.random.Generator | numpy.random.RandomState)
+    if "numpy" not in sys.modules:
+        return False
+    import numpy as np
+
+    return isinstance(value, np.random.Generator | np.random.RandomState)
 
 
-def drawn(generator: Any) -> Any:
-    """Something that changes with every number that is drawn."""
+def drawn(generator: AnyGenerator) -> object:
+    """The generator's state: it changes with every number that is drawn."""
     if isinstance(generator, torch.Generator):
         return bytes(generator.get_state().cpu().numpy())
     if isinstance(generator, random.Random):
         return generator.getstate()
-    state = generator.get_state(legacy=False) if hasattr(generator, "get_state") else generator.bit_generator.state
-    return repr(state)
+    if _is_legacy(generator):
+        return repr(generator.get_state(legacy=False))
+    return repr(cast("numpy.random.Generator", generator).bit_generator.state)
 
 
-def is_array(value: Any) -> bool:
-    """A numpy array that may be written to: others, such as files that are mapped to be read, cannot have changed."""
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.ndarray) and value.flags.writeable and not value.dtype.hasobject
+def _is_legacy(generator: object) -> TypeGuard[numpy.random.RandomState]:
+    return hasattr(generator, "get_state")
 
 
-def _kind(value: Any) -> str:
+def is_array(value: object) -> TypeGuard[npt.NDArray[numpy.generic]]:
+    """A numpy array that may be written to: others, such as files mapped for reading, cannot have changed."""
+    if "numpy" not in sys.modules:
+        return False
+    import numpy as np
+
+    return isinstance(value, np.ndarray) and value.flags.writeable and not value.dtype.hasobject
+
+
+def _kind(value: object) -> str:
     if isinstance(value, torch.nn.Module):
         return f"{MODULE} {type(value).__name__}"
     if isinstance(value, torch.Tensor) or is_array(value):
         return f"{'a tensor' if isinstance(value, torch.Tensor) else 'an array'} of shape {tuple(value.shape)}"
-    return GENERATOR if is_generator(value) else f"a {type(value).__name__} of {len(value)}"
+    return GENERATOR if is_generator(value) else f"a {type(value).__name__} of {len(value) if isinstance(value, Sized) else 0}"
 
 
-def _add(value: Any, content: Any, shared: frozenset[int], depth: int) -> bool:
+class _Hash(Protocol):
+    def update(self, data: bytes, /) -> None: ...
+
+
+def _add(value: object, content: _Hash, shared: frozenset[int], depth: int) -> bool:
     """Adds a value to the hash; whether there was something to add."""
     if type(value) in _PLAIN:
         content.update(repr(value).encode())
@@ -84,17 +108,21 @@ def _add(value: Any, content: Any, shared: frozenset[int], depth: int) -> bool:
     if is_generator(value):
         content.update(repr(drawn(value)).encode())
         return True
-    if isinstance(value, torch.nn.Module | list | tuple | deque | set | frozenset | dict) and depth:
+    if _is_container(value) and depth:
         added = [_add(inner, content, shared, depth - 1) for inner in _inside(value)]
         return any(added)
     return False
 
 
-def _inside(value: Any) -> Iterator[Any]:
+def _is_container(value: object) -> TypeGuard[torch.nn.Module | Collection[object]]:
+    return isinstance(value, torch.nn.Module | list | tuple | deque | set | frozenset | dict)
+
+
+def _inside(value: torch.nn.Module | Collection[object]) -> Iterator[object]:
     if isinstance(value, torch.nn.Module):
         yield from value.parameters()
         yield from value.buffers()
-    elif isinstance(value, dict):
+    elif is_dict(value):
         yield from (part for key in sorted(value, key=str)[:ENTRIES] for part in (str(key), value[key]))
     elif isinstance(value, set | frozenset):
         yield from sorted(map(str, value))
@@ -104,7 +132,7 @@ def _inside(value: Any) -> Iterator[Any]:
         yield from entries[:: 1 + len(entries) // ENTRIES]
 
 
-def _add_tensor(tensor: torch.Tensor, content: Any, shared: frozenset[int]) -> bool:
+def _add_tensor(tensor: torch.Tensor, content: _Hash, shared: frozenset[int]) -> bool:
     if tensor.layout is not torch.strided or not tensor.numel() or _storage(tensor) in shared:
         return False
     flat = tensor.detach().reshape(-1)[:: 1 + tensor.numel() // ELEMENTS].cpu().contiguous()

@@ -1,7 +1,7 @@
-"""Reads a script's source, never runs it: which of its variables carry something from turn to turn, and which decide what it does.
+"""Reads a script's source: which variables carry a value from one iteration to the next, and which decide what is trained.
 
-Scopes are not told apart, and only plain names and attributes of plain names are looked at: a hint for messages, and a list of what
-is worth comparing.
+The source is read, never run. Scopes are not distinguished, and only plain names and attributes of plain names count: a hint for
+messages, and a list of what is worth comparing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stretto.train.script_checks.dataflow import STEERING, called_name, carried,
 
 
 def carried_at(path: str, line: int) -> list[str]:
-    """Variables that the loop at this line sets, and uses before it sets them: their values come from the turn before."""
+    """Variables that the loop at this line sets, and uses before it sets them: their values come from the iteration before."""
     loops = [node for node in ast.walk(parse(path)) if isinstance(node, ast.For) and node.lineno <= line <= node.iter.lineno]
     return [name for loop in loops[-1:] for name in carried(loop.body, names(loop.target), sums=False)]
 
@@ -46,7 +46,7 @@ def deciding(path: str) -> tuple[tuple[str, int], ...]:
     tree = parse(path)
     kept = carried_names(path)
     chosen = {name: line for name, line in _computing(tree) if name in kept}
-    for _ in range(4):  # a variable that decides about a deciding one decides as well
+    for _ in range(4):  # a variable that decides about a deciding variable decides as well
         before = len(chosen)
         for test, line in _decisions(tree, also=chosen.keys()):
             for name in names(test) & kept:
@@ -85,7 +85,7 @@ def changing(path: str) -> tuple[tuple[str, str], ...]:
 
 
 @functools.lru_cache(maxsize=16)
-def called(path: str) -> frozenset[str]:
+def called_objects(path: str) -> frozenset[str]:
     """Names of objects one of whose methods is called in a loop without arguments: `data.harder()`."""
     return frozenset(
         dotted(node.func).partition(".")[0]
@@ -138,8 +138,8 @@ def _computing(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 def _calls(node: ast.AST, method: str) -> bool:
     return any(
-        isinstance(node_, ast.Call) and isinstance(node_.func, ast.Attribute) and node_.func.attr == method
-        for node_ in ast.walk(node)
+        isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr == method
+        for inner in ast.walk(node)
     )
 
 

@@ -1,7 +1,7 @@
-"""Variables of the script's own that decide what is trained: a worker that joins or resumes begins them anew.
+"""Variables of the script's own that decide what is trained: a worker that joins or resumes starts them again.
 
-They cannot be given to it. So their values travel with the state, and a worker whose own values differ when it reaches the job's
-place is refused by name, before its first step.
+They cannot be set from outside. So their values travel with the state, and a worker whose own values differ when it reaches the
+job's position is refused, before its first step, with the name of the variable.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ import site
 import sys
 import sysconfig
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TypeGuard
 
 import torch
 
-from stretto.train.data.dataset_changes import Changes, plain_attributes, within
+from stretto.core.type_guards import is_dict, is_sequence
+from stretto.train.data.dataset_changes import DatasetChanges, layers, plain_attributes
 from stretto.train.script_checks import class_attributes, dataflow, source_analysis
 from stretto.train.script_checks.object_hashes import GENERATOR, MODULE, describe, is_array, is_generator, storages
 from stretto.train.script_checks.source_analysis import parse
@@ -38,11 +40,11 @@ LIBRARIES = tuple(
     }
 )
 """Folders whose code is not the script's, each with a slash at its end: `stretto-experiments` is not in `stretto`."""
-MOST = 200
-"""Variables that are looked at."""
-ENTRIES = 64
+MAX_VARIABLES = 200
+"""Variables that are compared."""
+MAX_ENTRIES = 64
 """Longer lists are compared as objects."""
-LONG = 160
+MAX_TEXT = 160
 """Characters of a value that a message shows."""
 UNREGISTERED, UNSAVED = "kept in a plain attribute: ", "a buffer with persistent=False: "
 """Before descriptions of tensors of shared modules that newcomers do not get."""
@@ -58,62 +60,92 @@ def script_frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def variables(shared: Mapping[str, Any], datasets: Iterable[Changes], *, arriving: bool = False) -> dict[str, Any]:
+def variables(shared: Mapping[str, object], datasets: Iterable[DatasetChanges], *, arriving: bool = False) -> dict[str, object]:
     """Values of the deciding variables at this moment, by name, and of those that change a dataset. What is shared is left out.
 
-    Of a dataset with methods that change it these are the attributes that the script has changed; of one on a worker that is
-    `arriving`, and may have changed less, all.
+    Of a dataset with methods that change it these are the attributes that the script has changed; on a worker that is `arriving`,
+    and may have changed less, all attributes.
     """
-    datasets = list(datasets)
-    read = {id(shared_object): changes for changes in datasets for shared_object in within(changes.dataset)}
-    shared_ids = {id(shared_object) for shared_object in shared.values()} | {
-        id(getattr(shared_object, "values", None)) for shared_object in shared.values()
-    }
-    memory = _memory(shared)
-    values_by_name: dict[str, Any] = {}
+    collector = _Collector(shared, datasets, arriving=arriving)
     for frame in script_frames():
+        collector.add_frame(frame)
+    values = {**collector.values, **unregistered(shared)}
+    return {name: value for name, value in list(values.items())[:MAX_VARIABLES] if value is not _missing}
+
+
+class _Collector:
+    """Collects comparable values from the script's frames. Of a name that two frames have, the nearer frame's value counts."""
+
+    def __init__(self, shared: Mapping[str, object], datasets: Iterable[DatasetChanges], *, arriving: bool) -> None:
+        datasets = list(datasets)
+        self.values: dict[str, object] = {}
+        self._arriving = arriving
+        self._datasets = {id(layer): changes for changes in datasets for layer in layers(changes.dataset)}
+        """The datasets of the loaders and those inside, by id."""
+        self._shared_ids = {id(value) for value in shared.values()} | {
+            id(getattr(value, "values", None)) for value in shared.values()
+        }
+        self._memory = _memory(shared)
+
+    def add_frame(self, frame: FrameType) -> None:
         path, values = frame.f_code.co_filename, {**frame.f_globals, **frame.f_locals}
         for name, _ in source_analysis.deciding(path):
-            held = _look_up(values, name)
-            if id(held) not in shared_ids:
-                values_by_name.setdefault(name, _compared(held, memory))
-        for name in dataflow.taken(path, frame.f_lineno):
-            held, owner = _look_up(values, name), values.get(name.partition(".")[0])
-            own = type(owner).__module__.startswith("stretto.") or {id(held), id(owner)} & shared_ids
-            if not own and _decides(held, carried=name in source_analysis.carried_names(path)):
-                values_by_name.setdefault(name, _compared(held, memory))
-            if not own and is_own(held) and not isinstance(held, torch.nn.Module):
-                for key, value in class_attributes.counting(held).items():
-                    values_by_name.setdefault(f"{name}.{key}", _plain(value))
-        for name, owner in source_analysis.changing(path):
-            if id(values.get(owner)) in read:
-                values_by_name.setdefault(name, _plain(_look_up(values, name)))
-        for name in source_analysis.called(path):
-            changes = read.get(id(values.get(name)))
-            if changes is not None:
-                changed = plain_attributes(changes.dataset) if arriving else changes.since_made()
-                for key, value in changed.items():
-                    values_by_name.setdefault(f"{name}.{key}", _plain(value))
+            value = _look_up(values, name)
+            if id(value) not in self._shared_ids:
+                self._add(name, _compared(value, self._memory))
+        self._add_inputs(path, frame.f_lineno, values)
+        self._add_dataset_changes(path, values)
         for name in source_analysis.tested_objects(path):
-            held = values.get(name)
-            if id(held) not in shared_ids and is_own(held):
-                for key, value in vars(held).items():
-                    values_by_name.setdefault(f"{name}.{key}", _plain(value))
-        for name, held in values.items():
-            if id(held) not in shared_ids and id(held) not in read and (is_own(held) or isinstance(held, list | tuple | dict)):
-                for key, value in class_attributes.steering(
-                    name, held, lambda shared_object: id(shared_object) not in shared_ids and is_own(shared_object)
-                ):
-                    values_by_name.setdefault(key, _plain(value))
-            if id(held) in read:
-                for key, value in read[id(held)].arrays(everything=arriving).items():
-                    values_by_name.setdefault(f"{name}.{key}", describe(value) or _missing)
-    values_by_name.update(unregistered(shared))
-    return {name: value for name, value in list(values_by_name.items())[:MOST] if value is not _missing}
+            value = values.get(name)
+            if self._is_own(value):
+                self._add_plain(name, vars(value))
+        for name, value in values.items():
+            self._add_object(name, value)
+
+    def _add(self, name: str, value: object) -> None:
+        self.values.setdefault(name, value)
+
+    def _add_plain(self, owner: str, attributes: Mapping[str, object]) -> None:
+        for key, value in attributes.items():
+            self._add(f"{owner}.{key}", _plain(value))
+
+    def _is_own(self, value: object) -> bool:
+        """An object of the script's that is not shared."""
+        return id(value) not in self._shared_ids and is_own(value)
+
+    def _add_inputs(self, path: str, line: int, values: Mapping[str, object]) -> None:
+        """What the loop at this line computes with and gets from outside."""
+        for name in dataflow.inputs(path, line):
+            value, owner = _look_up(values, name), values.get(name.partition(".")[0])
+            if type(owner).__module__.startswith("stretto.") or {id(value), id(owner)} & self._shared_ids:
+                continue
+            if _decides(value, carried=name in source_analysis.carried_names(path)):
+                self._add(name, _compared(value, self._memory))
+            if is_own(value) and not isinstance(value, torch.nn.Module):
+                self._add_plain(name, class_attributes.counting(value))
+
+    def _add_dataset_changes(self, path: str, values: Mapping[str, object]) -> None:
+        for name, owner in source_analysis.changing(path):
+            if id(values.get(owner)) in self._datasets:
+                self._add(name, _plain(_look_up(values, name)))
+        for name in source_analysis.called_objects(path):
+            changes = self._datasets.get(id(values.get(name)))
+            if changes is not None:
+                self._add_plain(name, plain_attributes(changes.dataset) if self._arriving else changes.since_made())
+
+    def _add_object(self, name: str, value: object) -> None:
+        """Attributes that decide in the methods of an object, or the arrays of a dataset."""
+        changes = self._datasets.get(id(value))
+        if changes is not None:
+            for key, array in changes.arrays(everything=self._arriving).items():
+                self._add(f"{name}.{key}", describe(array) or _missing)
+        elif id(value) not in self._shared_ids and (is_own(value) or is_sequence(value) or is_dict(value)):
+            for key, attribute in class_attributes.steering(name, value, self._is_own):
+                self._add(key, _plain(attribute))
 
 
-def difference(given: Mapping[str, Any], own: Mapping[str, Any], *, position: int) -> str:
-    """What differs, and how to mend it; nothing where a worker may go on. `position` is the step within the epoch."""
+def difference(given: Mapping[str, object], own: Mapping[str, object], *, position: int) -> str:
+    """What differs, and how to fix it; empty if the worker may go on. `position` is the step within the epoch."""
     for name, value in given.items():
         if name in own and own[name] != value and not (own[name] != own[name] and value != value):
             here, there = (_text(side) for side in (own[name], value))
@@ -134,7 +166,7 @@ def difference(given: Mapping[str, Any], own: Mapping[str, Any], *, position: in
 
 
 def advice(name: str, value: str = "") -> str:
-    """The two lines that mend it."""
+    """How to fix it, in one or two lines of code."""
     short = name.rpartition(".")[2]
     if value.startswith(UNREGISTERED):
         return f'Register it: `self.register_buffer("{short}", …)`'
@@ -148,7 +180,7 @@ def advice(name: str, value: str = "") -> str:
 
 
 def suspects() -> str:
-    """The variables that most likely make one worker's script do something else, for messages; nothing where none is found."""
+    """The variables that most likely make one worker's script do something else, for messages; empty if none is found."""
     path = sys.argv[0] if sys.argv else ""
     if not path:
         return ""
@@ -162,69 +194,79 @@ def suspects() -> str:
 _missing = object()
 
 
-def _look_up(values: Mapping[str, Any], name: str) -> Any:
+def _look_up(values: Mapping[str, object], name: str) -> object:
     first, _, attribute = name.partition(".")
     value = values.get(first, _missing)
     return value if not attribute or value is _missing else getattr(value, attribute, _missing)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """The value in a message: objects are described already."""
     described = isinstance(value, str) and value.endswith(")") and value.startswith(("a ", "an ", UNREGISTERED, UNSAVED))
-    text = value if described else repr(value)
-    return text if len(text) <= LONG else f"{text[:LONG]}…"
+    text = str(value) if described else repr(value)
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
 
 
-def _memory(shared: Mapping[str, Any]) -> frozenset[int]:
-    """The memory of the shared modules' tensors: who reaches them by another name, reaches shared state."""
-    modules = [one for one in shared.values() if isinstance(one, torch.nn.Module)]
+def _memory(shared: Mapping[str, object]) -> frozenset[int]:
+    """The memory of the shared modules' tensors: under any other name they are shared state as well."""
+    modules = [module for module in shared.values() if isinstance(module, torch.nn.Module)]
     return storages(tensor for module in modules for tensors in (module.parameters(), module.buffers()) for tensor in tensors)
 
 
-def _decides(value: Any, *, carried: bool) -> bool:
-    """Not what workers may have of their own (ranks, devices, flags of the chief), nor what a hook fills in every forward."""
+def _decides(value: object, *, carried: bool) -> bool:
+    """Leaves out what may differ between workers (ranks, devices, flags of the chief), and what a hook fills in every forward."""
     if carried:
         return type(value) not in (bool, str)
     return isinstance(value, float | torch.Tensor | torch.nn.Module) or is_array(value) or is_generator(value)
 
 
-def unregistered(shared: Mapping[str, Any]) -> dict[str, str]:
+def unregistered(shared: Mapping[str, object]) -> dict[str, str]:
     """Tensors of the shared modules that newcomers do not get: in plain attributes, and buffers that are not persistent."""
     described: dict[str, str] = {}
     for name, root in shared.items():
-        for path, module in root.named_modules() if isinstance(root, torch.nn.Module) else ():
+        for path, module in modules_of(root) if isinstance(root, torch.nn.Module) else ():
             unsaved = {key: module._buffers.get(key) for key in module._non_persistent_buffers_set}
-            for key, value in {**module.__dict__, **unsaved}.items():
+            attributes: dict[str, object] = {**vars(module), **unsaved}
+            for key, value in attributes.items():
                 if isinstance(value, torch.Tensor):
                     kind = UNSAVED if key in module._buffers else UNREGISTERED
                     described[".".join(part for part in (name, path, key) if part)] = kind + describe(value)
     return described
 
 
-def _compared(value: Any, memory: frozenset[int]) -> Any:
+def modules_of(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """The module and all inside, by path."""
+    yield from module.named_modules()
+
+
+def _compared(value: object, memory: frozenset[int]) -> object:
     """A value that can be compared and sent: plain ones as they are, objects described."""
     plain = _plain(value)
     return plain if plain is not _missing or value is _missing else describe(value, shared=memory) or _missing
 
 
-def _plain(value: Any, depth: int = 0) -> Any:
+def _plain(value: object, depth: int = 0) -> object:
     """A value that can be compared and sent; `_missing` for anything else."""
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         return value.detach().item()
     if type(value) in _PLAIN:
         return value
-    if isinstance(value, list | tuple | set | frozenset | deque) and depth < 2:
-        if len(value) > ENTRIES:
+    if _is_collection(value) and depth < 2:
+        if len(value) > MAX_ENTRIES:
             return _missing
         entries = [_plain(entry, depth + 1) for entry in value]
-        return _missing if _missing in entries else sorted(map(str, entries)) if isinstance(value, set | frozenset) else entries
-    if type(value) is dict and depth < 2 and len(value) <= ENTRIES:
+        return _missing if _missing in entries else sorted(map(str, entries)) if isinstance(value, AbstractSet) else entries
+    if is_dict(value) and type(value) is dict and depth < 2 and len(value) <= MAX_ENTRIES:
         entries = {str(key): _plain(entry, depth + 1) for key, entry in value.items()}
         return _missing if _missing in entries.values() else entries
     return _missing
 
 
-def is_own(value: Any) -> bool:
+def _is_collection(value: object) -> TypeGuard[Collection[object]]:
+    return isinstance(value, list | tuple | set | frozenset | deque)
+
+
+def is_own(value: object) -> bool:
     """An instance of a class of the script's."""
     if isinstance(value, type) or not hasattr(value, "__dict__") or type(value).__module__ == "builtins":
         return False
@@ -233,7 +275,7 @@ def is_own(value: Any) -> bool:
 
 
 def counted_draws(*, step: int) -> str:
-    """What is wrong where `for i in range(n)` draws steps by `next`: it counts the steps of this process."""
+    """What is wrong if `for i in range(n)` draws steps with `next`: it counts the steps of this process. Empty if it does not."""
     for frame in script_frames():
         draw = counted_draw(frame.f_code.co_filename, frame.f_lineno)
         if draw is not None and step:
