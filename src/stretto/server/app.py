@@ -58,7 +58,7 @@ class Server:
     lines: Lines
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     started_at: float = field(default_factory=time.time)
-    tasks: list[asyncio.Task[Any]] = field(default_factory=list)
+    tasks: list[asyncio.Task[Any]] = field(default_factory=list[asyncio.Task[Any]])
 
     async def start(self) -> None:
         await self.cluster.start()

@@ -81,7 +81,7 @@ class Elastic(Strict):
         default="fixed", description="of a script with a plain batch_size: so much in all, so much a worker, or by measured goodput"
     )
     autoscale: Autoscale | None = Field(default=None, description="grow only as far as it pays, inside what the policy gives")
-    plan: list[Stage] = Field(default_factory=list, max_length=256, description="a scripted scaling plan, for experiments")
+    plan: list[Stage] = Field(default_factory=list[Stage], max_length=256, description="a scripted scaling plan, for experiments")
 
     @model_validator(mode="after")
     def _ordered(self) -> Elastic:

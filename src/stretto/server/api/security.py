@@ -43,7 +43,7 @@ class Buckets:
     rate: float
     burst: float
     most: int = 10_000
-    _levels: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)
+    _levels: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict[str, tuple[float, float]])
 
     def take(self, key: str, *, now: float) -> float:
         """0 if there is room, else the seconds until there will be."""

@@ -47,7 +47,7 @@ class Reader:
     tenant: str | None
     """None: an administrator, who sees all tenants."""
     job: str | None
-    frames: deque[bytes] = field(default_factory=deque)
+    frames: deque[bytes] = field(default_factory=deque[bytes])
     awake: asyncio.Event = field(default_factory=asyncio.Event)
     handed_at: float = 0.0
     slow: bool = False
@@ -74,13 +74,13 @@ class EventBroadcaster:
     allocation: Callable[[str | None], str]
     event: Callable[[Stored], str]
     last: int = 0
-    readers: set[Reader] = field(default_factory=set)
-    _events: list[Stored] = field(default_factory=list)
+    readers: set[Reader] = field(default_factory=set[Reader])
+    _events: list[Stored] = field(default_factory=list[Stored])
     _recent: deque[Stored] = field(default_factory=lambda: deque(maxlen=MOST_RECENT))
-    _jobs: set[str] = field(default_factory=set)
-    _progressed: set[str] = field(default_factory=set)
-    _sent: dict[str, float] = field(default_factory=dict)
-    _points: dict[str, list[Point]] = field(default_factory=dict)
+    _jobs: set[str] = field(default_factory=set[str])
+    _progressed: set[str] = field(default_factory=set[str])
+    _sent: dict[str, float] = field(default_factory=dict[str, float])
+    _points: dict[str, list[Point]] = field(default_factory=dict[str, list[Point]])
     _allocated: bool = False
 
     def publish(self, stored: Sequence[Stored]) -> None:

@@ -42,15 +42,15 @@ class JobStore:
 
     storage: Storage
     publish: Callable[[Sequence[Stored]], None]
-    records: dict[str, Record] = field(default_factory=dict)
-    live: dict[str, Record] = field(default_factory=dict)
+    records: dict[str, Record] = field(default_factory=dict[str, Record])
+    live: dict[str, Record] = field(default_factory=dict[str, Record])
     """Those of them that have not ended."""
-    known: dict[str, RunProgress] = field(default_factory=dict)
+    known: dict[str, RunProgress] = field(default_factory=dict[str, RunProgress])
     families: Families = field(default_factory=Families)
-    buffered: dict[str, list[Point]] = field(default_factory=dict)
+    buffered: dict[str, list[Point]] = field(default_factory=dict[str, list[Point]])
     """Points that are not in the database yet."""
     now: Callable[[], float] = time.time
-    _pending: list[Append] = field(default_factory=list)
+    _pending: list[Append] = field(default_factory=list[Append])
     _writer: asyncio.Task[None] | None = None
 
     def load(self) -> None:

@@ -44,11 +44,11 @@ TOLD = frozenset(
 class Reading:
     """What a portion of lines has brought."""
 
-    drafts: list[NewEvent] = field(default_factory=list)
-    points: list[Point] = field(default_factory=list)
+    drafts: list[NewEvent] = field(default_factory=list[NewEvent])
+    points: list[Point] = field(default_factory=list[Point])
     model: bool = False
     """The job has reported a model: the policy should hear of it."""
-    pauses_s: list[float] = field(default_factory=list)
+    pauses_s: list[float] = field(default_factory=list[float])
     lost: int = 0
 
 

@@ -73,11 +73,11 @@ class RunProgress:
     report: dict[str, Json] = field(default_factory=dict[str, Json])
     spark: Spark = field(default_factory=Spark)
     """Its loss curve in a few numbers."""
-    speeds: dict[str, float] = field(default_factory=dict)
+    speeds: dict[str, float] = field(default_factory=dict[str, float])
     """Samples a second at each number of workers, smoothed."""
-    edges: dict[str, int] = field(default_factory=dict)
+    edges: dict[str, int] = field(default_factory=dict[str, int])
     """Where the next commit of a loader's epoch has to begin."""
-    latest: dict[str, float] = field(default_factory=dict)
+    latest: dict[str, float] = field(default_factory=dict[str, float])
     """The values of the last step's point: what is reported for that step later is added to them and hides none."""
     end: dict[str, Json] | None = None
     """The journal's last line, once it is there: how the run ended, in its own words."""

@@ -15,7 +15,7 @@ class Spark:
     The whole curve and not its end: where the last losses only go up and down, their range says nothing of what it has learned.
     """
 
-    means: list[float] = field(default_factory=list)
+    means: list[float] = field(default_factory=list[float])
     stride: int = 1
     open: float = 0.0
     """The sum of the losses that have not made a mean yet."""

@@ -31,7 +31,7 @@ class NewEvent:
 
     kind: str
     text: str
-    data: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Record:
     turn_at: float | None = None
     """When the present life began to train: turns count from here."""
     wanted: int = 0
-    nodes: dict[str, int] = field(default_factory=dict)
+    nodes: dict[str, int] = field(default_factory=dict[str, int])
     wish: int | None = None
     pinned: bool = False
     workers: int = 0

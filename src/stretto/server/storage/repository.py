@@ -50,12 +50,12 @@ class Stored:
 class Batch:
     """What one transaction writes."""
 
-    events: list[dict[str, Any]] = field(default_factory=list)
-    jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    known: dict[str, dict[str, Any]] = field(default_factory=dict)
-    points: list[tuple[str, Point]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    jobs: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    known: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    points: list[tuple[str, Point]] = field(default_factory=list[tuple[str, Point]])
     key: dict[str, Any] | None = None
-    removed: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list[str])
 
 
 class Storage:
