@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
-from typing import Any
 
 from stretto.clusters.base import Assignment, Cluster, ClusterEvent, EventKind, RunRef, Stop
 from stretto.core.errors import StrettoError
@@ -339,7 +338,7 @@ class Reconciler:
         except StrettoError as error:
             log.warning("not written: %s (%s)", draft.text, error)
 
-    async def supervise(self, name: str, loop: Callable[[], Awaitable[Any]]) -> None:
+    async def supervise(self, name: str, loop: Callable[[], Awaitable[object]]) -> None:
         """Runs a loop for ever. An error in it is an alarm, and the loop is started again."""
         while True:
             try:

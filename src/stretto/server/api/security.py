@@ -14,7 +14,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -56,7 +55,7 @@ class Buckets:
         return wait
 
 
-def problem(status: int, title: str, detail: str, **more: Any) -> dict[str, Any]:
+def problem(status: int, title: str, detail: str, **more: object) -> dict[str, object]:
     return {"status": status, "title": title, "detail": detail, "errors": [], **more}
 
 

@@ -12,7 +12,6 @@ import json
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from stretto.core.errors import StrettoError
 from stretto.server.jobs.run_progress import Point
@@ -61,7 +60,7 @@ def frame(event: str, data: str, *, number: int | None = None) -> bytes:
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
 
-def dump(value: Any) -> str:
+def dump(value: object) -> str:
     return _ENCODER.encode(value)
 
 
@@ -195,7 +194,7 @@ def visible(event: Stored, tenant: str | None) -> bool:
     return tenant is None or event.tenant is None or event.tenant == tenant
 
 
-def columns(job: str, points: Sequence[Point]) -> dict[str, Any]:
+def columns(job: str, points: Sequence[Point]) -> dict[str, object]:
     """Points as columns: what plotting libraries want."""
     names = sorted({name for point in points for name in point.values})
     return {

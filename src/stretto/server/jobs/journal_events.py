@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from stretto.core.journal import Commit, End, JournalEvent, JournalReport, Resume, Switch
 from stretto.core.journal import Record as JournalRecord
-from stretto.core.schema import JsonObject
+from stretto.core.schema import Json, JsonObject
 from stretto.core.text import quantity
 from stretto.server.jobs.run_progress import Point, RunProgress, finite, whole
 from stretto.server.jobs.state import NewEvent, Record
@@ -94,7 +94,7 @@ def _event(reading: Reading, known: RunProgress, line: JournalEvent) -> None:
         known.refused_above = known.workers
 
 
-def model_changed(before: object, after: object) -> bool:
+def model_changed(before: Json, after: Json) -> bool:
     """Whether a policy should hear of it at once: a first model, or one whose speeds moved by a tenth."""
     if not isinstance(after, dict):
         return False

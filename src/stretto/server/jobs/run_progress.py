@@ -82,12 +82,12 @@ class RunProgress:
     end: dict[str, Json] | None = None
     """The journal's last line, once it is there: how the run ended, in its own words."""
 
-    def document(self) -> dict[str, Any]:
-        fields = {name: getattr(self, name) for name in self.__slots__ if name != "spark"}
+    def document(self) -> dict[str, object]:
+        fields: dict[str, object] = {name: getattr(self, name) for name in self.__slots__ if name != "spark"}
         return {**fields, "spark": self.spark.document()}
 
     @staticmethod
-    def read(document: dict[str, Any]) -> RunProgress:
+    def read(document: Mapping[str, Any]) -> RunProgress:
         known = RunProgress(**{key: value for key, value in document.items() if key in RunProgress.__slots__ and key != "spark"})
         known.spark = Spark.read(document.get("spark"))
         return known
@@ -120,7 +120,7 @@ class RunProgress:
             return None
         return self.batch, tuple(sorted((int(workers), _rough(speed)) for workers, speed in self.speeds.items()))
 
-    def progress(self, *, steps: int | None) -> dict[str, Any]:
+    def progress(self, *, steps: int | None) -> dict[str, int | float | None]:
         """The fields of `models.Progress`, as plain values: every line of every list has them."""
         in_all = self.steps_in_all(steps)
         fraction = self.step / in_all if in_all else None

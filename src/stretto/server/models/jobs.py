@@ -125,7 +125,7 @@ class Event(BaseModel):
     t: float
     kind: str
     text: str = Field(description="a sentence for people")
-    data: dict[str, Any] = Field(default_factory=dict[str, Any])
+    data: dict[str, Any] = Field(default_factory=dict)
 
 
 class EventPage(BaseModel):

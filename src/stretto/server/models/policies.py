@@ -85,8 +85,12 @@ class TraceRow(BaseModel):
     worker_seconds: float
     batch: int | None = None
     steps: int = Field(description="committed, or declared where more")
-    throughput: dict[str, float] = Field(default_factory=dict[str, float], description="samples a second measured at each number of workers")
-    model: dict[str, float] = Field(default_factory=dict[str, float], description="the fitted throughput model that the job reported")
+    throughput: dict[str, float] = Field(
+        default_factory=dict[str, float], description="samples a second measured at each number of workers"
+    )
+    model: dict[str, float] = Field(
+        default_factory=dict[str, float], description="the fitted throughput model that the job reported"
+    )
     noise_scale: float | None = Field(default=None, description="in samples, as last reported")
 
 
