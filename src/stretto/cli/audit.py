@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from typer import Exit
@@ -12,7 +12,7 @@ from typer import Exit
 from stretto.agent.records.run_folder import RunFolder, every
 from stretto.cli.options import Json, Runs
 from stretto.cli.printing import emit
-from stretto.cli.targets import folder_of, runs_folder
+from stretto.cli.targets import Document, folder_of, runs_folder
 from stretto.core.audit import FINDINGS, Audit, audit
 from stretto.core.errors import RunNotFound, UsageError
 from stretto.core.journal import End, Parser, Record, Switch
@@ -98,7 +98,7 @@ def _folders(names: list[str], runs: Path | None) -> list[RunFolder]:
     return folders
 
 
-def _job(folder: RunFolder) -> dict[str, Any]:
+def _job(folder: RunFolder) -> Document:
     return (folder.read(folder.request) or {}).get("job") or {}
 
 
@@ -130,7 +130,7 @@ def _together(folders: list[RunFolder], journals: dict[str, list[Record]]) -> Au
     return replace(found, findings=(*wrong, *found.findings)[:FINDINGS])
 
 
-def _with_result(found: Audit, result: dict[str, Any] | None) -> Audit:
+def _with_result(found: Audit, result: Document | None) -> Audit:
     """A journal that lost its end (a full disk) is consistent in itself; the result knows better."""
     steps = found.steps if result is None else int(result.get("steps", found.steps))
     if steps == found.steps:
