@@ -12,9 +12,6 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "stretto"
 LIBRARIES = {
     "agent/workers/zygote.py": {"_exit", "_run_exitfuncs", "_shutdown"},
     "server/decisions/policy_process.py": {"_exit"},
-    "server/storage/decision_log.py": {"_mapping"},
-    "server/storage/repository.py": {"_mapping"},
-    "server/storage/tokens.py": {"_mapping"},
     "train/batch_controller.py": {"_scale"},
     "train/consistency.py": {"_buffers", "_non_persistent_buffers_set", "_parameters"},
     "train/data/dataset_changes.py": {"_version"},

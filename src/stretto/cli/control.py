@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 from typer import Argument, Option
 
@@ -30,7 +30,7 @@ from stretto.cli.options import (
     store_options,
 )
 from stretto.cli.printing import emit, show
-from stretto.cli.targets import client, folder_of, on_server, run_status
+from stretto.cli.targets import Document, client, folder_of, on_server, run_status
 from stretto.core.errors import JobFailed
 from stretto.core.json_types import to_int, to_list
 from stretto.core.text import quantity
@@ -76,7 +76,7 @@ def scale(
     print(f"{folder.name}: {'already at ' if same else ''}{quantity(workers, 'worker')}{'' if same else ' wanted'}")
 
 
-def _wait_for_workers(folder: RunFolder, workers: int, *, timeout_s: float) -> dict[str, Any]:
+def _wait_for_workers(folder: RunFolder, workers: int, *, timeout_s: float) -> Document:
     deadline = time.monotonic() + timeout_s
     while True:
         status = ask(folder, "status")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 from rich.console import Console
 from rich.table import Table
@@ -26,7 +26,8 @@ def command(run: Run, *, runs: Runs = None, json: Json = False, server: Server =
     folder = folder_of(run, runs)
     records = lives(folder.records())
     lines = decisions(records)
-    measured = next((dict(one.metrics) for one in reversed(records) if isinstance(one, JournalReport) and one.of == "job"), None)
+    reports = [record for record in records if isinstance(record, JournalReport) and record.of == "job"]
+    measured: dict[str, Any] | None = dict(reports[-1].metrics) if reports else None
     if output is not OutputFormat.TABLE:
         return emit({"run": folder.name, "decisions": lines, "measured": measured}, output)
     console = Console(highlight=False)
@@ -36,39 +37,49 @@ def command(run: Run, *, runs: Runs = None, json: Json = False, server: Server =
         console.print(_measured(measured))
 
 
-def decisions(records: list[Record]) -> list[dict[str, Any]]:
+class DecisionRow(TypedDict):
+    """A decision about batch or workers."""
+
+    seconds: float
+    step: int
+    what: str
+    text: str
+
+
+def decisions(records: list[Record]) -> list[DecisionRow]:
     """Everything that was decided about batch and workers, in order, with the step it fell on."""
     began = records[0].t if records else 0.0
-    step, found = 0, []
-    for one in records:
-        match one:
+    step = 0
+    rows: list[DecisionRow] = []
+    for record in records:
+        match record:
             case Commit():
-                step = one.step
+                step = record.step
             case Plan():
-                parts = f" in {one.parts} parts a slice" if one.parts > 1 else ""
-                factor = f", rate x{one.factor:.3g}" if one.factor != 1 else ""
-                found.append(_line(one.t - began, one.step, "batch", f"{one.batch}{parts}{factor}: {one.reason}"))
-            case JournalEvent() if one.what in TOLD:
-                found.append(_line(one.t - began, step, one.what, one.text))
-            case Switch() if one.cause in ("join", "leave", "balance"):
-                pause = f", pause {one.pause_ms:.1f} ms" if one.pause_ms is not None else ""
-                text = f"{quantity(one.workers, 'worker')}{pause}"
-                found.append(_line(one.t - began, one.step, one.cause, text))
+                parts = f" in {record.parts} parts a slice" if record.parts > 1 else ""
+                factor = f", rate x{record.factor:.3g}" if record.factor != 1 else ""
+                rows.append(_line(record.t - began, record.step, "batch", f"{record.batch}{parts}{factor}: {record.reason}"))
+            case JournalEvent() if record.what in TOLD:
+                rows.append(_line(record.t - began, step, record.what, record.text))
+            case Switch() if record.cause in ("join", "leave", "balance"):
+                pause = f", pause {record.pause_ms:.1f} ms" if record.pause_ms is not None else ""
+                text = f"{quantity(record.workers, 'worker')}{pause}"
+                rows.append(_line(record.t - began, record.step, record.cause, text))
             case _:
                 pass
-    return found
+    return rows
 
 
-def _line(seconds: float, step: int, what: str, text: str) -> dict[str, Any]:
+def _line(seconds: float, step: int, what: str, text: str) -> DecisionRow:
     return {"seconds": round(seconds, 3), "step": step, "what": what, "text": text}
 
 
-def _table(lines: list[dict[str, Any]]) -> Table:
+def _table(lines: list[DecisionRow]) -> Table:
     table = Table(box=None, pad_edge=False)
     for title in ("seconds", "step", "what", "why"):
         table.add_column(title, justify="right" if title in ("seconds", "step") else "left", overflow="fold")
-    for one in lines:
-        table.add_row(f"{one['seconds']:.2f}", str(one["step"]), one["what"], one["text"])
+    for line in lines:
+        table.add_row(f"{line['seconds']:.2f}", str(line["step"]), line["what"], line["text"])
     return table
 
 

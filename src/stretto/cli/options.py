@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar, get_type_hints
 
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
 if TYPE_CHECKING:
     from stretto.agent.hosts.store_options import StoreOptions
+
+
+T = TypeVar("T")
 
 
 class OutputFormat(StrEnum):
@@ -61,3 +66,20 @@ def store_options(
 def output_format(json: bool, output: OutputFormat) -> OutputFormat:
     """`--json` is short for `-o json`."""
     return OutputFormat.JSON if json else output
+
+
+def verb_of(table: Callable[..., T], run: Callable[[Context, T], None]) -> Callable[..., None]:
+    """A verb whose options are the fields of a dataclass, for verbs with many: typer reads them as a function's parameters."""
+
+    def command(context: Context, **values: object) -> None:
+        run(context, table(**values))
+
+    hints = get_type_hints(table, include_extras=True)
+    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=Context)
+    options = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
+        for name, parameter in inspect.signature(table).parameters.items()
+    ]
+    command.__dict__["__signature__"] = inspect.Signature([context, *options])
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in (context, *options)}
+    return command

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Protocol, cast
 
 import matplotlib
 from typer import Argument, Option
@@ -15,6 +15,38 @@ from stretto.cli.options import Runs
 from stretto.cli.targets import runs_folder
 from stretto.core.errors import UsageError
 from stretto.core.journal import Commit, JournalEvent, Record, Switch, lives
+
+
+class Picture(Protocol):
+    """What is used of matplotlib's `Figure`, whose stubs leave `savefig` half untyped."""
+
+    def savefig(self, fname: Path, *, dpi: int) -> object: ...
+
+
+class Axes(Protocol):
+    """What is used of matplotlib's `Axes`, whose stubs leave these methods half untyped."""
+
+    def plot(self, x: Sequence[float], y: Sequence[float], fmt: str, *, color: str, markersize: float) -> object: ...
+
+    def step(self, x: Sequence[float], y: Sequence[float], fmt: str, *, where: str, label: str, linewidth: float) -> object: ...
+
+    def annotate(
+        self,
+        text: str,
+        xy: tuple[float, float],
+        *,
+        xytext: tuple[float, float],
+        textcoords: str,
+        fontsize: float,
+        color: str,
+        ha: str,
+        va: str,
+    ) -> object: ...
+
+    def get_ylim(self) -> tuple[float, float]: ...
+
+    def set_ylim(self, *, bottom: float, top: float) -> object: ...
+
 
 matplotlib.use("Agg")
 
@@ -32,7 +64,7 @@ def command(
     metric: Annotated[str | None, Option(help="Which logged value [default: loss, or the first].", show_default=False)] = None,
     runs: Runs = None,
 ) -> None:
-    folders = [find(one, runs=runs_folder(runs)) for one in run]
+    folders = [find(name, runs=runs_folder(runs)) for name in run]
     path = output or folders[0].path / "plot.png"
     if path.is_dir():
         raise UsageError(f"--output {path} is a folder: name the picture's file, as in {path / 'plot.png'}")
@@ -49,12 +81,12 @@ def draw(folders: Sequence[RunFolder], path: Path, *, metric: str | None = None)
     drawn: list[dict[int, float]] = []
     try:
         for place, (name, records) in enumerate(histories.items()):
-            commits = [one for one in records if isinstance(one, Commit)]
+            commits = [record for record in records if isinstance(record, Commit)]
             if not commits:
                 raise UsageError(f"run {name!r} has not committed a step yet: there is nothing to plot")
             chosen = _metric(commits, metric, name)
             style = STYLES[place % len(STYLES)]
-            values = {one.step: one.metrics.get(chosen, float("nan")) for one in commits}
+            values = {commit.step: commit.metrics.get(chosen, float("nan")) for commit in commits}
             curves.plot(list(values), list(values.values()), style, label=name, linewidth=2.6 if place == 0 else 1.4)
             drawn.append(values)
             curves.set_ylabel(chosen)
@@ -70,7 +102,7 @@ def draw(folders: Sequence[RunFolder], path: Path, *, metric: str | None = None)
         for axes in (curves, workers):
             axes.grid(alpha=0.3)
             axes.spines[["top", "right"]].set_visible(False)
-        figure.savefig(path, dpi=110)
+        cast("Picture", figure).savefig(path, dpi=110)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}: choose another place with --output") from error
     finally:
@@ -81,7 +113,7 @@ def likeness(drawn: Sequence[Mapping[int, float]]) -> str:
     """What several curves laid over each other do not show: whether they are one."""
     if len(drawn) < 2:
         return ""
-    common = sorted(set.intersection(*(set(values) for values in drawn)))
+    common = sorted(step for step in drawn[0] if all(step in values for values in drawn))
     other = next((step for step in common if len({repr(values[step]) for values in drawn}) > 1), None)
     if not common:
         return "no step in common"
@@ -94,7 +126,7 @@ def _scale(drawn: Sequence[Mapping[int, float]]) -> str:
 
 
 def _metric(commits: Sequence[Commit], wanted: str | None, name: str) -> str:
-    known = list(dict.fromkeys(key for one in commits for key in one.metrics))
+    known = list(dict.fromkeys(key for commit in commits for key in commit.metrics))
     if not known:
         raise UsageError(f"run {name!r} has no logged values: call step.log(loss=loss) in the script")
     if wanted is not None and wanted not in known:
@@ -102,23 +134,23 @@ def _metric(commits: Sequence[Commit], wanted: str | None, name: str) -> str:
     return wanted or ("loss" if "loss" in known else known[0])
 
 
-def _workers(axes: Any, records: Sequence[Record], commits: Sequence[Commit], *, style: str, label: str, detailed: bool) -> None:
+def _workers(axes: Axes, records: Sequence[Record], commits: Sequence[Commit], *, style: str, label: str, detailed: bool) -> None:
     began = records[0].t
-    times, counts = [one.t - began for one in commits], [one.workers for one in commits]
+    times, counts = [commit.t - began for commit in commits], [commit.workers for commit in commits]
     axes.step([*times, times[-1]], [*counts, counts[-1]], style, where="post", label=label, linewidth=1.8)
     axes.set_ylim(bottom=0, top=max([*counts, *(axes.get_ylim()[1] - 1,)]) + 1)
     if not detailed:
         return
-    for one in records:
-        if isinstance(one, Switch) and one.cause not in ("start", "balance"):
-            pause = f"\n{one.pause_ms:.0f} ms" if one.pause_ms is not None else ""
-            _say(axes, f"{one.cause}{pause}", (one.t - began, one.workers), va="bottom")
-        elif isinstance(one, JournalEvent) and one.what in MARKED:
-            axes.plot([one.t - began], [0.35], MARKED[one.what], color="crimson", markersize=6)
-            _say(axes, f"{one.worker} {one.what}", (one.t - began, 0.35), va="center", color="crimson")
+    for record in records:
+        if isinstance(record, Switch) and record.cause not in ("start", "balance"):
+            pause = f"\n{record.pause_ms:.0f} ms" if record.pause_ms is not None else ""
+            _annotate(axes, f"{record.cause}{pause}", (record.t - began, record.workers), va="bottom")
+        elif isinstance(record, JournalEvent) and record.what in MARKED:
+            axes.plot([record.t - began], [0.35], MARKED[record.what], color="crimson", markersize=6)
+            _annotate(axes, f"{record.worker} {record.what}", (record.t - began, 0.35), va="center", color="crimson")
 
 
-def _say(axes: Any, text: str, where: tuple[float, float], *, va: str, color: str = "black") -> None:
+def _annotate(axes: Axes, text: str, where: tuple[float, float], *, va: str, color: str = "black") -> None:
     """To the right of the place, so that no line goes through it."""
     axes.annotate(
         text,

@@ -7,7 +7,9 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+from typer import Context
+from typer.core import TyperOption
 
 from stretto.core.errors import UsageError
 
@@ -46,32 +48,33 @@ def no_module(module: str, *, verb: str = "stretto run") -> str:
     )
 
 
-def stray_flags(command: Any, script: str, args: Sequence[str], *, given: Sequence[str] = ()) -> list[str]:
+def stray_flags(context: Context, script: str, args: Sequence[str]) -> list[str]:
     """The words behind the script that look like options of ours: `["--workers", "4"]`.
 
     Not those that the script declares itself (its text has the quoted flag), and not those that were also given in front of it.
     """
+    given = _given(context)
     ours = {
-        name: one
-        for one in command.params
-        if one.param_type_name == "option" and not one.hidden
-        for name in (*one.opts, *one.secondary_opts)
+        name: option
+        for option in context.command.params
+        if isinstance(option, TyperOption) and not option.hidden and option.name not in given
+        for name in (*option.opts, *option.secondary_opts)
+        if name not in ("--help", "-h")
     }
-    ours = {name: one for name, one in ours.items() if name not in ("--help", "-h") and one.name not in given}
-    text, found = _text(script), list[str]()
+    text, strays = _text(script), list[str]()
     for place, word in enumerate(args):
         flag = word.partition("=")[0]
         if word == "--":
             break
         if flag not in ours or f'"{flag}"' in text or f"'{flag}'" in text:
             continue
-        found.append(word)
+        strays.append(word)
         if "=" not in word and not ours[flag].is_flag and place + 1 < len(args):
-            found.append(args[place + 1])
-    return found
+            strays.append(args[place + 1])
+    return strays
 
 
-def given(context: Any) -> list[str]:
+def _given(context: Context) -> list[str]:
     """The names of the options that the command line has."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]

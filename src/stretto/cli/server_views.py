@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from stretto.cli.options import Output, OutputFormat, Server
 from stretto.cli.printing import show, show_next, span, table
 from stretto.cli.targets import client
+
+if TYPE_CHECKING:
+    from stretto.server.models import Event
 
 
 def nodes(
@@ -78,7 +81,8 @@ def events(
 ) -> None:
     """Prints what happened to a job, or to all."""
     with client(server) as api:
-        after, items = 0, []
+        after = 0
+        items: list[Event] = []
         while page := api.events(job, after=after).items:
             items += page
             after = page[-1].id

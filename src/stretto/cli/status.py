@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
 from rich.console import Console
 from rich.table import Table
@@ -27,7 +27,7 @@ from stretto.cli.options import (
     store_options,
 )
 from stretto.cli.printing import emit, table
-from stretto.cli.targets import folder_of, mention_server, on_server, run_status, runs_folder
+from stretto.cli.targets import Document, folder_of, mention_server, on_server, run_status, runs_folder
 from stretto.core.errors import UsageError
 from stretto.core.journal import JournalEvent, Record, Switch
 
@@ -74,7 +74,7 @@ def ps(
         mention_server()
 
 
-def _status_or_damage(folder: RunFolder) -> dict[str, Any]:
+def _status_or_damage(folder: RunFolder) -> Document:
     """A run with damaged files does not hide the others."""
     try:
         return run_status(folder)
@@ -82,10 +82,14 @@ def _status_or_damage(folder: RunFolder) -> dict[str, Any]:
         return {"name": folder.name, "state": "damaged", "error": str(error)}
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+def _metrics(status: Document) -> dict[str, float]:
+    return status.get("metrics") or {}
+
+
+def _cells(row: Document) -> list[str]:
     running = "members" in row
     workers = f"{row['members']} of {row['least']}:{row['most']}" if running else ""
-    metrics = ", ".join(f"{name} {value:.4g}" for name, value in list((row.get("metrics") or {}).items())[:3])
+    metrics = ", ".join(f"{name} {value:.4g}" for name, value in list(_metrics(row).items())[:3])
     rate = f"{row['steps_per_s']:.1f}" if running else ""
     if row.get("stalled"):
         metrics = f"stalled: {row['stalled']}"
@@ -113,7 +117,7 @@ def show(run: Run, *, runs: Runs = None, json: Json = False, server: Server = No
         console.print(_events(records, told))
 
 
-def _facts(folder: RunFolder, asked: dict[str, Any], now: dict[str, Any]) -> Table:
+def _facts(folder: RunFolder, asked: Document, now: Document) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -124,7 +128,7 @@ def _facts(folder: RunFolder, asked: dict[str, Any], now: dict[str, Any]) -> Tab
         "script": " ".join([str(asked.get("script", "")), *asked.get("args", [])]),
         "workers": _workers(asked, now),
         "steps": now.get("steps"),
-        "metrics": ", ".join(f"{name} {value:.6g}" for name, value in (now.get("metrics") or {}).items()),
+        "metrics": ", ".join(f"{name} {value:.6g}" for name, value in _metrics(now).items()),
         "digest": now.get("digest"),
         "seconds": now.get("seconds"),
         "restarts": now.get("restarts"),
@@ -138,7 +142,7 @@ def _facts(folder: RunFolder, asked: dict[str, Any], now: dict[str, Any]) -> Tab
     return table
 
 
-def _workers(asked: dict[str, Any], now: dict[str, Any]) -> str:
+def _workers(asked: Document, now: Document) -> str:
     bounds = f"{asked.get('least')} to {asked.get('most')}"
     if "members" not in now:
         return bounds
@@ -146,7 +150,7 @@ def _workers(asked: dict[str, Any], now: dict[str, Any]) -> str:
     return f"{now['members']} ({bounds}): {names}"
 
 
-def _switch(one: Switch) -> dict[str, Any]:
+def _switch(one: Switch) -> Document:
     return {
         "number": one.number,
         "step": one.step,

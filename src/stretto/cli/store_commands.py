@@ -6,13 +6,13 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 from stretto.agent.hosts.directory import Directory, JobListing
 from stretto.agent.hosts.signed_rpc import PeerUnreachable
 from stretto.agent.hosts.store_options import StoreOptions
 from stretto.cli.options import OutputFormat
 from stretto.cli.printing import emit, table
+from stretto.cli.targets import Document
 from stretto.core.errors import JobFailed, UsageError
 from stretto.core.json_types import to_int, to_object
 from stretto.core.text import quantity
@@ -33,18 +33,18 @@ async def ps(shared: StoreOptions, output: OutputFormat) -> None:
     table(("job", "state", "workers", "step", "steps/s", "leader", "hosts"), [_cells(row) for row in rows])
 
 
-def _cells(row: dict[str, Any]) -> tuple[object, ...]:
+def _cells(row: Document) -> tuple[object, ...]:
     workers = f"{row['members']} of {row['least']}:{row['most']}" if row["least"] else ""
     hosts = ", ".join(map(_host, row["hosts"]))
     return row["name"], row["state"], workers, row.get("step", ""), row.get("steps_per_s", ""), row["leader"] or "", hosts
 
 
-def _host(row: dict[str, Any]) -> str:
+def _host(row: Document) -> str:
     cut = f" does not reach {' '.join(row['unreached'])}" if row["unreached"] else ""
     return f"{row['agent']} {row['workers']}/{row['slots']}{' draining' if row['draining'] else ''}{cut}"
 
 
-async def _progress(directory: Directory, seen: JobListing) -> dict[str, Any]:
+async def _progress(directory: Directory, seen: JobListing) -> Document:
     """What only an agent knows: the step and the speed."""
     if seen.chief is None:
         return {}

@@ -12,7 +12,7 @@ from typer import Argument, Context, Option
 
 from stretto.cli.options import Output, OutputFormat, Server
 from stretto.cli.printing import show
-from stretto.cli.scripts import given, stray_flags, stray_hint
+from stretto.cli.scripts import stray_flags, stray_hint
 from stretto.cli.targets import client
 from stretto.core.errors import UsageError
 
@@ -63,8 +63,8 @@ def _hint(context: Context, what: list[str]) -> None:
     script = next((word for word in what if word.endswith(".py")), None)
     if script is not None:
         behind = what[what.index(script) + 1 :]
-        if found := stray_flags(context.command, script, behind, given=given(context)):
-            print(f"hint: {stray_hint('stretto submit', f'-- python {script}', found, name=script)}", file=sys.stderr)
+        if flags := stray_flags(context, script, behind):
+            print(f"hint: {stray_hint('stretto submit', f'-- python {script}', flags, name=script)}", file=sys.stderr)
 
 
 def _job(what: list[str], *, workers: str | None, name: str | None, workdir: Path | None) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def _job(what: list[str], *, workers: str | None, name: str | None, workdir: Pat
         if fields["workdir"] is None:
             fields["workdir"] = str(first.absolute().parent)
     else:
-        fields = {"name": _name(what), "run": what, "workdir": os.getcwd()}
+        fields: dict[str, Any] = {"name": _name(what), "run": what, "workdir": os.getcwd()}
     if workers is not None:
         from stretto.agent.options import parse_workers
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from stretto.agent.control_server import alive, ask
 from stretto.agent.records.run_folder import RunFolder, find
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from stretto.server.client import Client
 
 LOGIN_CHECK_S = 3.0
+
+Document: TypeAlias = dict[str, Any]
+"""A JSON document of a run: its request, its result, its agent's status."""
 
 
 def runs_folder(runs: Path | None) -> Path:
@@ -31,7 +34,7 @@ def folder_of(run: str, runs: Path | None) -> RunFolder:
     return find(run, runs=runs_folder(runs))
 
 
-def run_status(folder: RunFolder) -> dict[str, Any]:
+def run_status(folder: RunFolder) -> Document:
     """A run's status: from its agent while that lives, then from its result; `lost` if there is neither."""
     result = folder.read(folder.result)
     if result is not None:

@@ -24,7 +24,7 @@ def list_tokens(*, server: Server = None, output: Output = OutputFormat.TABLE) -
     with client(server) as ask:
         found = ask.tokens()
     if not show(found, output):
-        rows = []
+        rows: list[tuple[object, ...]] = []
         for one in found.items:
             ends = (
                 "revoked" if one.revoked_at else "never" if one.expires_at is None else span(max(0.0, one.expires_at - time.time()))

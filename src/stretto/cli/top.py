@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import ClassVar, cast
 
 from textual import work
 from textual.app import App, ComposeResult
@@ -14,7 +15,7 @@ from stretto.cli.server_commands import job_row
 from stretto.cli.targets import client
 from stretto.core.errors import StrettoError
 from stretto.server.client import Client, Frame
-from stretto.server.models import Allocation, JobSummary
+from stretto.server.models import Allocation, Job, JobSummary
 
 COLUMNS = ("id", "name", "state", "workers", "step", "left", "loss", "samples/s", "age", "why")
 BLOCK = "█"
@@ -22,9 +23,9 @@ AGAIN_S = 2.0
 
 
 def command(*, server: Server = None) -> None:
-    with client(server) as ask:
-        ask.overview()
-        Top(ask).run()
+    with client(server) as api:
+        api.overview()
+        Top(api).run()
 
 
 class Top(App[None]):
@@ -43,9 +44,9 @@ class Top(App[None]):
     ]
     CSS = "#slots {height: auto; padding: 0 1;} #said {height: auto; padding: 0 1; color: $text-muted;} DataTable {height: 1fr;}"
 
-    def __init__(self, ask: Client) -> None:
+    def __init__(self, api: Client) -> None:
         super().__init__()
-        self.ask = ask
+        self.api = api
         self.jobs: dict[str, JobSummary] = {}
         self.ended = False
 
@@ -57,7 +58,7 @@ class Top(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        self.query_one(DataTable).add_columns(*((name, name) for name in COLUMNS))
+        self._table().add_columns(*((name, name) for name in COLUMNS))
         self.follow()
 
     @work(thread=True, exclusive=True, group="follow")
@@ -65,26 +66,25 @@ class Top(App[None]):
         last: int | None = None
         while self.is_running:
             try:
-                found = list(self.ask.jobs())
-                self.call_from_thread(self.load, found)
-                for frame in self.ask.stream(last_event_id=last):
+                self.call_from_thread(self.load, list(self.api.jobs()))
+                for frame in self.api.stream(last_event_id=last):
                     last = frame.id if frame.id is not None else last
-                    self.call_from_thread(self.take, frame)
+                    self.call_from_thread(self.show_frame, frame)
                     if not self.is_running:
                         return
             except StrettoError as error:
-                self.call_from_thread(self.say, f"{error}; trying again")
+                self.call_from_thread(self.show_message, f"{error}; trying again")
             time.sleep(AGAIN_S)
 
     def load(self, jobs: list[JobSummary]) -> None:
         self.jobs = {job.id: job for job in jobs}
         self.draw()
-        self.say("connected")
+        self.show_message("connected")
 
-    def take(self, frame: Frame) -> None:
+    def show_frame(self, frame: Frame) -> None:
         if frame.kind == "jobs":
-            for one in frame.data["items"]:
-                job = JobSummary.model_validate(one)
+            for item in frame.data["items"]:
+                job = JobSummary.model_validate(item)
                 self.jobs[job.id] = job
             self.draw()
         elif frame.kind == "allocation":
@@ -93,10 +93,13 @@ class Top(App[None]):
             if frame.data["kind"] == "removed":
                 self.jobs.pop(str(frame.data["job"]), None)
                 self.draw()
-            self.say(f"{frame.data['kind']}: {frame.data['text']}")
+            self.show_message(f"{frame.data['kind']}: {frame.data['text']}")
+
+    def _table(self) -> DataTable[str]:
+        return cast("DataTable[str]", self.query_one("#jobs"))
 
     def draw(self) -> None:
-        table = self.query_one(DataTable)
+        table = self._table()
         shown = [job for job in self.jobs.values() if self.ended or not job.state.ended]
         shown.sort(key=lambda job: -job.submitted_at)
         at = table.cursor_row
@@ -108,18 +111,18 @@ class Top(App[None]):
 
     def slots(self, allocation: Allocation) -> None:
         colours = ("cyan", "green", "magenta", "yellow", "blue", "red")
-        parts = [f"[{colours[place % len(colours)]}]{BLOCK * one.workers}[/]" for place, one in enumerate(allocation.items)]
+        parts = [f"[{colours[place % len(colours)]}]{BLOCK * share.workers}[/]" for place, share in enumerate(allocation.items)]
         free = "·" * allocation.free
         text = (
             f"{''.join(parts)}{free}  {allocation.slots - allocation.free} of {allocation.slots} slots, policy {allocation.policy}"
         )
         self.query_one("#slots", Static).update(text)
 
-    def say(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         self.query_one("#said", Static).update(text.replace("[", "\\["))
 
     def chosen(self) -> JobSummary | None:
-        table = self.query_one(DataTable)
+        table = self._table()
         if not table.row_count:
             return None
         key = table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
@@ -130,31 +133,40 @@ class Top(App[None]):
         self.draw()
 
     def action_explain(self) -> None:
-        self._ask(lambda job: self.ask.explain(job.id).sentence)
+        def explain(job: JobSummary) -> str:
+            return self.api.explain(job.id).sentence
+
+        self._ask(explain)
 
     def action_pause(self) -> None:
-        self._ask(lambda job: f"{job.name} is {self.ask.pause(job.id).state}")
+        self._change(self.api.pause)
 
     def action_resume(self) -> None:
-        self._ask(lambda job: f"{job.name} is {self.ask.resume(job.id).state}")
+        self._change(self.api.resume)
 
     def action_cancel(self) -> None:
-        self._ask(lambda job: f"{job.name} is {self.ask.cancel(job.id).state}")
+        self._change(self.api.cancel)
+
+    def _change(self, verb: Callable[[str], Job]) -> None:
+        def change(job: JobSummary) -> str:
+            return f"{job.name} is {verb(job.id).state}"
+
+        self._ask(change)
 
     def action_scale(self, by: int) -> None:
         def change(job: JobSummary) -> str:
             workers = max(job.min, min(job.max, (job.wish or job.wanted or job.workers) + by))
-            self.ask.scale(job.id, workers)
+            self.api.scale(job.id, workers)
             return f"{job.name} is wished to have {workers}"
 
         self._ask(change)
 
     @work(thread=True, group="ask")
-    def _ask(self, what: Any) -> None:
+    def _ask(self, what: Callable[[JobSummary], str]) -> None:
         job = self.call_from_thread(self.chosen)
         if job is None:
             return
         try:
-            self.call_from_thread(self.say, what(job))
+            self.call_from_thread(self.show_message, what(job))
         except StrettoError as error:
-            self.call_from_thread(self.say, str(error))
+            self.call_from_thread(self.show_message, str(error))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypedDict, cast
 
 import typer
+from typer.core import TyperArgument, TyperOption
 
 from stretto.cli.verbs import VERBS
 
@@ -16,14 +17,22 @@ Misuse: type[Exception] = typer.BadParameter.__mro__[1]
 EXPECTED = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
 
+class Details(TypedDict, total=False):
+    """One mistake, as pydantic describes it."""
+
+    input: object
+    type: str
+    ctx: dict[str, object]
+
+
 def message(error: Any) -> str:
     """What is printed: the help where a verb was called without anything, else the mistake and its fix."""
     return str(error.format_message()) if type(error).__name__ == "NoArgsIsHelpError" else f"error: {sentence(error)}"
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
-    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return found[0] if found else None
+    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return matches[0] if matches else None
 
 
 def no_verb(words: Sequence[str]) -> str:
@@ -44,9 +53,9 @@ def sentence(error: Any) -> str:
     if hasattr(error, "possibilities"):
         return _no_option(error, command)
     if type(error).__name__ == "MissingParameter":
-        return f"`{command}` needs {_described(error.param)}: {_usage(context)}"
+        return f"`{command}` needs {_described(error.param)}: {_usage(error.ctx)}"
     if isinstance(error, typer.BadParameter) and error.param is not None:
-        return _bad_value(error)
+        return _bad_value(error, cast("TyperArgument | TyperOption", error.param))
     text = str(error.format_message()).strip().rstrip(".")
     if "Did you mean" in text:
         return f"{text[:1].lower()}{text[1:]}".replace(". Did", ": did")
@@ -59,7 +68,7 @@ def _no_option(error: Any, command: str) -> str:
         return f"{flag} is a negative number: `{command}` takes none"
     if error.ctx is not None and error.ctx.parent is None:
         return f"stretto itself has no option {flag}: options follow the verb, as in `stretto run --workers 4 train.py`"
-    known = [name for one in error.ctx.command.params for name in one.opts] if error.ctx is not None else []
+    known = [name for parameter in error.ctx.command.params for name in parameter.opts] if error.ctx is not None else []
     meant = closest(flag, known)
     fix = f"did you mean {meant}?" if meant else f"see `{command} --help`"
     if command.endswith(" submit") and meant is None:
@@ -67,13 +76,14 @@ def _no_option(error: Any, command: str) -> str:
     return f"`{command}` has no option {flag}: {fix}"
 
 
-def _bad_value(error: Any) -> str:
+def _bad_value(error: typer.BadParameter, parameter: TyperArgument | TyperOption) -> str:
     """`--threads 'x' is not a whole number: …`. The parser's own words only where they say more."""
-    name, value, kind = _named(error.param), None, ""
+    name, value, kind = _named(parameter), None, ""
     details = getattr(error.__cause__, "errors", None)
     if callable(details):
-        first: Any = next(iter(details()), {})  # type: ignore[call-overload]
-        value, kind = first.get("input"), str(first.get("type", ""))
+        mistakes = cast("list[Details]", details())
+        first = mistakes[0] if mistakes else Details()
+        value, kind = first.get("input"), first.get("type", "")
         expected = first.get("ctx", {}).get("expected")
         if expected:
             return f"{name} {value!r} is unknown: choose {str(expected).replace(chr(39), '')}"
@@ -83,18 +93,18 @@ def _bad_value(error: Any) -> str:
     return f"{name}: {str(error.message).removeprefix('Value error, ').strip().rstrip('.')}"
 
 
-def _named(parameter: Any) -> str:
+def _named(parameter: TyperArgument | TyperOption) -> str:
     """`--threads`, or an argument's name as the usage line writes it."""
-    if parameter.param_type_name == "argument":
+    if isinstance(parameter, TyperArgument):
         return str(parameter.metavar or str(parameter.name).upper())
     return max(parameter.opts, key=len)
 
 
-def _described(parameter: Any) -> str:
+def _described(parameter: TyperArgument | TyperOption) -> str:
     """`WORKERS (how many workers it shall have)`."""
-    text = str(getattr(parameter, "help", None) or "").rstrip(".")
+    text = (parameter.help or "").rstrip(".")
     return f"{_named(parameter)} ({text[:1].lower()}{text[1:]})" if text else _named(parameter)
 
 
-def _usage(context: Any) -> str:
+def _usage(context: typer.Context) -> str:
     return "`" + " ".join(context.get_usage().removeprefix("Usage: ").replace("{", "").replace("}", "").split()) + "`"

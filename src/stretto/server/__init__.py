@@ -1,8 +1,5 @@
 """The job server: queue, scheduler, API, dashboard."""
 
-from importlib.metadata import PackageNotFoundError, version
+from stretto.core.version import VERSION
 
-try:
-    VERSION = version("stretto")
-except PackageNotFoundError:  # run from a source tree that was never installed
-    VERSION = "0"
+__all__ = ["VERSION"]

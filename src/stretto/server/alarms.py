@@ -15,7 +15,7 @@ class Raised:
 
 @dataclass(slots=True)
 class Alarms:
-    raised: dict[str, Raised] = field(default_factory=dict)
+    raised: dict[str, Raised] = field(default_factory=dict[str, Raised])
 
     def up(self, name: str, text: str, *, now: float) -> bool:
         """True if it is new, or says something else than before."""

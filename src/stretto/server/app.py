@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import gc
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
 from fastapi import FastAPI
 
@@ -58,7 +58,7 @@ class Server:
     lines: Lines
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     started_at: float = field(default_factory=time.time)
-    tasks: list[asyncio.Task[Any]] = field(default_factory=list)
+    tasks: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
 
     async def start(self) -> None:
         await self.cluster.start()
@@ -138,7 +138,7 @@ def build(settings: ServerSettings, *, cluster: Cluster | None = None) -> Server
     ledger = DecisionLog(storage)
     runner = Runner(timeout_s=settings.policy_timeout_s)
     decider = SchedulerLoop(conductor, ledger, runner, policy=_policy(settings, storage))
-    decider.cordoned = frozenset(storage.setting("cordoned") or ())
+    decider.cordoned = frozenset(cast("list[str] | None", storage.setting("cordoned")) or ())
     lines = Lines(book, lambda record: server.reason(record))
     server = Server(settings, storage, tokens, book, hub, conductor, decider, ledger, cluster, lock, Pages(), lines)
     return server
@@ -146,7 +146,7 @@ def build(settings: ServerSettings, *, cluster: Cluster | None = None) -> Server
 
 def _policy(settings: ServerSettings, storage: Storage) -> str:
     known = names()
-    chosen = settings.policy or storage.setting("policy") or ("goodput" if "goodput" in known else "fifo")
+    chosen = settings.policy or str(storage.setting("policy") or "") or ("goodput" if "goodput" in known else "fifo")
     if chosen not in known:
         raise UsageError(f"--policy {chosen!r} does not exist: choose one of {', '.join(sorted(known))}")
     return chosen
@@ -156,7 +156,7 @@ def create_app(server: Server, *, port: int) -> FastAPI:
     """The ASGI application. `port` is the one that clients use: it is part of the Host and Origin checks."""
 
     @contextlib.asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         await server.start()
         # A third of a second of work, which would otherwise be done while the first who asks for it, and everybody else, waits.
         described = asyncio.create_task(asyncio.to_thread(app.openapi))

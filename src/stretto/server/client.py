@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import httpx
 from pydantic import BaseModel
@@ -28,12 +28,22 @@ from stretto.server.spec import JobSpec
 T = TypeVar("T", bound=BaseModel)
 DEFAULT_HOME = Path("~/.stretto")
 RETRIES = 3
+Query = dict[str, str | int | float | list[str] | None]
+
+
+class Request(TypedDict, total=False):
+    """Parts of a request, as httpx calls them."""
+
+    json: object
+    params: Mapping[str, str | int | float | list[str] | None]
+    headers: Mapping[str, str]
+    timeout: float
 
 
 class ServerError(StrettoError):
     """The server said no, or could not be reached. `status` is 0 for the latter."""
 
-    def __init__(self, text: str, *, status: int = 0, errors: list[dict[str, Any]] | None = None) -> None:
+    def __init__(self, text: str, *, status: int = 0, errors: list[dict[str, str]] | None = None) -> None:
         super().__init__(text)
         self.status = status
         self.errors = errors or []
@@ -105,7 +115,7 @@ class Client:
 
     # -- jobs ----------------------------------------------------------------------------------------------------
 
-    def submit(self, spec: JobSpec | Mapping[str, Any], *, key: str | None = None) -> models.Job:
+    def submit(self, spec: JobSpec | Mapping[str, object], *, key: str | None = None) -> models.Job:
         """Queues a job. With a `key`, repeating the call is harmless."""
         body = spec.model_dump(mode="json") if isinstance(spec, JobSpec) else dict(spec)
         headers = {"Idempotency-Key": key} if key else {}
@@ -115,7 +125,7 @@ class Client:
         """All jobs, newest first."""
         cursor: str | None = None
         while True:
-            query = {"limit": 500, "state": state, "name": name, "cursor": cursor}
+            query: Query = {"limit": 500, "state": state, "name": name, "cursor": cursor}
             page = self._ask(models.JobPage, "GET", "/v1/jobs", params={k: v for k, v in query.items() if v is not None})
             yield from page.items
             cursor = page.next
@@ -151,11 +161,11 @@ class Client:
     def cancel(self, job: str, *, version: int | None = None) -> models.Job:
         return self._change(job, "cancel", None, version)
 
-    def _change(self, job: str, verb: str, body: dict[str, Any] | None, version: int | None) -> models.Job:
+    def _change(self, job: str, verb: str, body: Mapping[str, object] | None, version: int | None) -> models.Job:
         headers = {"If-Match": f'"{version}"'} if version is not None else {}
         return self._ask(models.Job, "POST", f"/v1/jobs/{self.resolve(job)}/{verb}", json=body, headers=headers)
 
-    def change(self, job: str, *, version: int | None = None, **fields: Any) -> models.Job:
+    def change(self, job: str, *, version: int | None = None, **fields: object) -> models.Job:
         """priority=, deadline=, price_limit=, plan=, wish=None."""
         headers = {"If-Match": f'"{version}"'} if version is not None else {}
         return self._ask(models.Job, "PATCH", f"/v1/jobs/{self.resolve(job)}", json=fields, headers=headers)
@@ -171,14 +181,14 @@ class Client:
         return self._ask(models.EventPage, "GET", path, params={"after": after, "limit": limit})
 
     def metrics(self, job: str, *, names: list[str] | None = None, after: int = -1, points: int = 2000) -> models.Series:
-        query: dict[str, Any] = {"after": after, "points": points} | ({"names": ",".join(names)} if names else {})
+        query: Query = {"after": after, "points": points, **({"names": ",".join(names)} if names else {})}
         return self._ask(models.Series, "GET", f"/v1/jobs/{self.resolve(job)}/metrics", params=query)
 
     def sizes(self, job: str) -> models.Sizes:
         return self._ask(models.Sizes, "GET", f"/v1/jobs/{self.resolve(job)}/sizes")
 
     def log(self, job: str, *, source: str = "console", offset: int = 0, tail: int | None = None) -> models.LogPart:
-        query: dict[str, Any] = {"source": source, "offset": offset} | ({"tail": tail} if tail else {})
+        query: Query = {"source": source, "offset": offset, **({"tail": tail} if tail else {})}
         return self._ask(models.LogPart, "GET", f"/v1/jobs/{self.resolve(job)}/logs", params=query)
 
     def follow(self, job: str, *, source: str = "console", every_s: float = 0.5) -> Iterator[str]:
@@ -268,15 +278,15 @@ class Client:
 
     # -- asking --------------------------------------------------------------------------------------------------
 
-    def _ask(self, shape: type[T], method: str, path: str, *, again: bool | None = None, **more: Any) -> T:
-        response = self._raw(method, path, again=again, **more)
+    def _ask(self, shape: type[T], method: str, path: str, *, again: bool | None = None, **request: Unpack[Request]) -> T:
+        response = self._raw(method, path, again=again, **request)
         return shape.model_validate_json(response.content)
 
-    def _raw(self, method: str, path: str, *, again: bool | None = None, **more: Any) -> httpx.Response:
+    def _raw(self, method: str, path: str, *, again: bool | None = None, **request: Unpack[Request]) -> httpx.Response:
         again = method == "GET" if again is None else again
         for attempt in range(RETRIES if again else 1):
             try:
-                response = self._http.request(method, path, **more)
+                response = self._http.request(method, path, **request)
             except httpx.HTTPError as error:
                 if attempt + 1 < (RETRIES if again else 1):
                     time.sleep(0.3 * (attempt + 1))

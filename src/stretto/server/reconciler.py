@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
-from typing import Any
 
 from stretto.clusters.base import Assignment, Cluster, ClusterEvent, EventKind, RunRef, Stop
 from stretto.core.errors import StrettoError
@@ -64,20 +63,20 @@ class Reconciler:
     alarms: Alarms = field(default_factory=Alarms)
     measures: PrometheusMetrics = field(default_factory=PrometheusMetrics)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
-    triggers: list[str] = field(default_factory=list)
+    triggers: list[str] = field(default_factory=list[str])
     watching: bool = False
     pending: dict[str, str] = field(default_factory=dict[str, str])
     """Jobs whose processes the cluster has not placed yet, and its reasons."""
-    _granted: dict[str, int] = field(default_factory=dict)
-    _begun: set[tuple[str, int]] = field(default_factory=set)
-    _lingering: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _granted: dict[str, int] = field(default_factory=dict[str, int])
+    _begun: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
+    _lingering: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """Jobs that have ended for us while their processes are still there: (life, workers)."""
-    _owed: dict[str, list[NewEvent]] = field(default_factory=dict)
+    _owed: dict[str, list[NewEvent]] = field(default_factory=dict[str, list[NewEvent]])
     """Events that could not be written: they come before everything else of their job."""
-    _starting: dict[tuple[str, int], float] = field(default_factory=dict)
-    _dirty: dict[str, None] = field(default_factory=dict)
+    _starting: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float])
+    _dirty: dict[str, None] = field(default_factory=dict[str, None])
     """Jobs of which more is known than is written down, the longest waiting first."""
-    _limits: dict[str, tuple[int, int, str]] = field(default_factory=dict)
+    _limits: dict[str, tuple[int, int, str]] = field(default_factory=dict[str, tuple[int, int, str]])
 
     def trigger(self, why: str) -> None:
         """Asks for a decision now."""
@@ -339,7 +338,7 @@ class Reconciler:
         except StrettoError as error:
             log.warning("not written: %s (%s)", draft.text, error)
 
-    async def supervise(self, name: str, loop: Callable[[], Awaitable[Any]]) -> None:
+    async def supervise(self, name: str, loop: Callable[[], Awaitable[object]]) -> None:
         """Runs a loop for ever. An error in it is an alarm, and the loop is started again."""
         while True:
             try:

@@ -8,7 +8,7 @@ training.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
@@ -18,6 +18,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 Text = Annotated[str, StringConstraints(max_length=8192)]
 Argument = Annotated[str, StringConstraints(max_length=4096)]
+T = TypeVar("T")
 
 MOST_WORKERS = 4096
 MOST_SPEC = 64 << 10
@@ -43,8 +44,8 @@ def _has_nul(value: object) -> bool:
     if isinstance(value, str):
         return "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value)
     if isinstance(value, dict):
-        return any(_has_nul(key) or _has_nul(one) for key, one in value.items())
-    return isinstance(value, list) and any(_has_nul(one) for one in value)
+        return any(_has_nul(key) or _has_nul(item) for key, item in cast("dict[object, object]", value).items())
+    return isinstance(value, list) and any(_has_nul(item) for item in cast("list[object]", value))
 
 
 class Resources(Strict):
@@ -81,7 +82,7 @@ class Elastic(Strict):
         default="fixed", description="of a script with a plain batch_size: so much in all, so much a worker, or by measured goodput"
     )
     autoscale: Autoscale | None = Field(default=None, description="grow only as far as it pays, inside what the policy gives")
-    plan: list[Stage] = Field(default_factory=list, max_length=256, description="a scripted scaling plan, for experiments")
+    plan: list[Stage] = Field(default_factory=list[Stage], max_length=256, description="a scripted scaling plan, for experiments")
 
     @model_validator(mode="after")
     def _ordered(self) -> Elastic:
@@ -135,7 +136,8 @@ class JobSpec(Strict):
     def _plain(cls, value: object) -> object:
         """YAML reads `--lr, 0.1` as a number: an argument is a text."""
         if isinstance(value, list):
-            return [str(one) if isinstance(one, int | float) and not isinstance(one, bool) else one for one in value]
+            words = cast("list[object]", value)
+            return [str(word) if isinstance(word, int | float) and not isinstance(word, bool) else word for word in words]
         return value
 
     @field_validator("run")
@@ -184,10 +186,14 @@ def scrub(text: str, secrets: tuple[str, ...]) -> str:
     return text
 
 
-def clean(value: Any, secrets: tuple[str, ...]) -> Any:
-    """The same value without these secrets in any of its texts."""
+def clean(value: T, secrets: tuple[str, ...]) -> T:
+    """The same JSON value without these secrets in any of its texts."""
+    return cast("T", _clean(value, secrets))
+
+
+def _clean(value: object, secrets: tuple[str, ...]) -> object:
     if isinstance(value, str):
         return scrub(value, secrets)
     if isinstance(value, dict):
-        return {key: clean(one, secrets) for key, one in value.items()}
-    return [clean(one, secrets) for one in value] if isinstance(value, list) else value
+        return {key: _clean(item, secrets) for key, item in cast("dict[str, object]", value).items()}
+    return [_clean(item, secrets) for item in cast("list[object]", value)] if isinstance(value, list) else value

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from stretto.core.text import quantity
 from stretto.server.models import JobId, TokenId
 from stretto.server.spec import EnvName, Name
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
 PATTERNS = {
     str(Name.__metadata__[0].pattern): "small letters, digits and hyphens inside, at most 48",  # type: ignore[attr-defined]
     str(EnvName.__metadata__[0].pattern): "letters, digits and underscores, no digit first, at most 128",  # type: ignore[attr-defined]
-}
-PATTERNS |= {
     str(JobId.__metadata__[0].pattern): "is not the id of a job: see `stretto ps`",  # type: ignore[attr-defined]
     str(TokenId.__metadata__[0].pattern): "is not the id of a token: see `stretto tokens list`",  # type: ignore[attr-defined]
 }
@@ -47,20 +48,20 @@ RUN = "should be an argument list such as [python, train.py], or a text"
 MOST_TEXT = 500
 
 
-def words(error: Any) -> str:
+def words(error: ErrorDetails) -> str:
     """One mistake. Never the input: it may be a secret."""
-    kind, told = str(error["type"]), error.get("ctx") or {}
+    kind, context = error["type"], error.get("ctx") or {}
     if kind == "value_error":
         return str(error.get("msg", "is not valid")).removeprefix("Value error, ")[:MOST_TEXT]
     if kind in ("list_type", "string_type") and "run" in error["loc"] and not isinstance(error["loc"][-1], int):
         return RUN
     if kind in BOUNDS:
         name, text = BOUNDS[kind]
-        return text.format(told.get(name, "?"))
+        return text.format(context.get(name, "?"))
     if kind == "too_long":
-        return f"has {quantity(told.get('actual_length') or 0, 'entry', many='entries')}, at most {told.get('max_length')}"
+        return f"has {quantity(context.get('actual_length') or 0, 'entry', many='entries')}, at most {context.get('max_length')}"
     if kind == "string_pattern_mismatch":
-        return PATTERNS.get(str(told.get("pattern")), "is not written as it should be")
+        return PATTERNS.get(str(context.get("pattern")), "is not written as it should be")
     return next((text for begin, text in KINDS.items() if kind.startswith(begin)), "is not valid")
 
 

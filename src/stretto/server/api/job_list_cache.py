@@ -23,7 +23,7 @@ MOST_LINES = 10_000
 class Lines:
     book: JobStore
     reason: Callable[[Record], str]
-    _written: dict[str, tuple[tuple[object, ...], str]] = field(default_factory=dict)
+    _written: dict[str, tuple[tuple[object, ...], str]] = field(default_factory=dict[str, tuple[tuple[object, ...], str]])
 
     def of(self, job: str, tenant: str | None) -> str | None:
         """The line of a job, or None if it is gone or this tenant must not see it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Mapping
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -42,8 +42,7 @@ class NotValid(HTTPException):
         self.places = [{"at": at, "text": text}]
 
 
-def answer(status: int, detail: str, **more: Any) -> JSONResponse:
-    headers = more.pop("headers", None)
+def answer(status: int, detail: str, *, headers: Mapping[str, str] | None = None, **more: object) -> JSONResponse:
     body = problem(status, TITLES.get(status, "error"), detail, **more)
     return JSONResponse(body, status_code=status, media_type="application/problem+json", headers=headers)
 
@@ -56,8 +55,10 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        found = [(".".join(str(part) for part in place(one["loc"])), words(one)) for one in error.errors()[:MOST_ERRORS]]
-        places = [{"at": at, "text": text} for at, text in dict.fromkeys(found)]
+        mistakes = [
+            (".".join(str(part) for part in place(details["loc"])), words(details)) for details in error.errors()[:MOST_ERRORS]
+        ]
+        places = [{"at": at, "text": text} for at, text in dict.fromkeys(mistakes)]
         first = places[0] if places else {"at": "body", "text": "cannot be read"}
         return answer(422, f"{first['at'].removeprefix('body.')}: {first['text']}", errors=places)
 

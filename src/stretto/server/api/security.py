@@ -14,7 +14,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -43,7 +42,7 @@ class Buckets:
     rate: float
     burst: float
     most: int = 10_000
-    _levels: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)
+    _levels: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict[str, tuple[float, float]])
 
     def take(self, key: str, *, now: float) -> float:
         """0 if there is room, else the seconds until there will be."""
@@ -56,7 +55,7 @@ class Buckets:
         return wait
 
 
-def problem(status: int, title: str, detail: str, **more: Any) -> dict[str, Any]:
+def problem(status: int, title: str, detail: str, **more: object) -> dict[str, object]:
     return {"status": status, "title": title, "detail": detail, "errors": [], **more}
 
 

@@ -12,7 +12,6 @@ import json
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from stretto.core.errors import StrettoError
 from stretto.server.jobs.run_progress import Point
@@ -47,7 +46,7 @@ class Reader:
     tenant: str | None
     """None: an administrator, who sees all tenants."""
     job: str | None
-    frames: deque[bytes] = field(default_factory=deque)
+    frames: deque[bytes] = field(default_factory=deque[bytes])
     awake: asyncio.Event = field(default_factory=asyncio.Event)
     handed_at: float = 0.0
     slow: bool = False
@@ -61,7 +60,7 @@ def frame(event: str, data: str, *, number: int | None = None) -> bytes:
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
 
-def dump(value: Any) -> str:
+def dump(value: object) -> str:
     return _ENCODER.encode(value)
 
 
@@ -74,13 +73,13 @@ class EventBroadcaster:
     allocation: Callable[[str | None], str]
     event: Callable[[Stored], str]
     last: int = 0
-    readers: set[Reader] = field(default_factory=set)
-    _events: list[Stored] = field(default_factory=list)
+    readers: set[Reader] = field(default_factory=set[Reader])
+    _events: list[Stored] = field(default_factory=list[Stored])
     _recent: deque[Stored] = field(default_factory=lambda: deque(maxlen=MOST_RECENT))
-    _jobs: set[str] = field(default_factory=set)
-    _progressed: set[str] = field(default_factory=set)
-    _sent: dict[str, float] = field(default_factory=dict)
-    _points: dict[str, list[Point]] = field(default_factory=dict)
+    _jobs: set[str] = field(default_factory=set[str])
+    _progressed: set[str] = field(default_factory=set[str])
+    _sent: dict[str, float] = field(default_factory=dict[str, float])
+    _points: dict[str, list[Point]] = field(default_factory=dict[str, list[Point]])
     _allocated: bool = False
 
     def publish(self, stored: Sequence[Stored]) -> None:
@@ -195,7 +194,7 @@ def visible(event: Stored, tenant: str | None) -> bool:
     return tenant is None or event.tenant is None or event.tenant == tenant
 
 
-def columns(job: str, points: Sequence[Point]) -> dict[str, Any]:
+def columns(job: str, points: Sequence[Point]) -> dict[str, object]:
     """Points as columns: what plotting libraries want."""
     names = sorted({name for point in points for name in point.values})
     return {

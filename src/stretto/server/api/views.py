@@ -67,7 +67,7 @@ def job(record: Record, known: RunProgress, *, reason: str, cost: float) -> mode
     )
 
 
-def event(stored: Stored) -> dict[str, Any]:
+def event(stored: Stored) -> dict[str, object]:
     """An event without secrets: the first one of a job carries its whole spec."""
     data = stored.data
     if stored.kind == "submitted" and "spec" in data:

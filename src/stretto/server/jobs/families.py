@@ -32,9 +32,9 @@ def family(record: Record) -> Family:
 class Families:
     """In memory: it is learned again from the ended jobs that are kept when the server starts."""
 
-    _took: OrderedDict[Family, deque[tuple[float, float]]] = field(default_factory=OrderedDict)
+    _took: OrderedDict[Family, deque[tuple[float, float]]] = field(default_factory=OrderedDict[Family, deque[tuple[float, float]]])
     """(samples, seconds from the first step to the end) of each."""
-    _paces: OrderedDict[Family, Pace] = field(default_factory=OrderedDict)
+    _paces: OrderedDict[Family, Pace] = field(default_factory=OrderedDict[Family, Pace])
     """Of the one that was seen last."""
 
     def runs(self, record: Record, pace: Pace) -> None:

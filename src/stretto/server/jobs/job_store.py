@@ -11,14 +11,13 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from stretto.server.jobs.families import Families
 from stretto.server.jobs.run_progress import Point, RunProgress
 from stretto.server.jobs.state import Changed, NewEvent, Record, fold
 from stretto.server.models import JobState
 from stretto.server.spec import clean, scrub
-from stretto.server.storage.repository import Batch, Storage, Stored
+from stretto.server.storage.repository import Batch, EventRow, KeyRow, Storage, Stored
 
 MOST_TEXT = 2000
 
@@ -30,7 +29,7 @@ class Append:
     job: str | None
     drafts: Sequence[NewEvent]
     expected: int | None
-    key: dict[str, Any] | None
+    key: KeyRow | None
     remove: bool
     tenant: str | None
     done: asyncio.Future[Record | None]
@@ -42,15 +41,15 @@ class JobStore:
 
     storage: Storage
     publish: Callable[[Sequence[Stored]], None]
-    records: dict[str, Record] = field(default_factory=dict)
-    live: dict[str, Record] = field(default_factory=dict)
+    records: dict[str, Record] = field(default_factory=dict[str, Record])
+    live: dict[str, Record] = field(default_factory=dict[str, Record])
     """Those of them that have not ended."""
-    known: dict[str, RunProgress] = field(default_factory=dict)
+    known: dict[str, RunProgress] = field(default_factory=dict[str, RunProgress])
     families: Families = field(default_factory=Families)
-    buffered: dict[str, list[Point]] = field(default_factory=dict)
+    buffered: dict[str, list[Point]] = field(default_factory=dict[str, list[Point]])
     """Points that are not in the database yet."""
     now: Callable[[], float] = time.time
-    _pending: list[Append] = field(default_factory=list)
+    _pending: list[Append] = field(default_factory=list[Append])
     _writer: asyncio.Task[None] | None = None
 
     def load(self) -> None:
@@ -69,7 +68,7 @@ class JobStore:
             self.live[record.id] = record
 
     async def append(
-        self, job: str, drafts: Sequence[NewEvent], *, expected: int | None = None, key: dict[str, Any] | None = None
+        self, job: str, drafts: Sequence[NewEvent], *, expected: int | None = None, key: KeyRow | None = None
     ) -> Record:
         """The record after these events. `Conflict` if the job's state does not allow them, `Changed` if its version is
         not the expected one, `StorageDown` if they could not be written."""
@@ -113,7 +112,7 @@ class JobStore:
         drafts: Sequence[NewEvent],
         *,
         expected: int | None = None,
-        key: dict[str, Any] | None = None,
+        key: KeyRow | None = None,
         remove: bool = False,
         tenant: str | None = None,
     ) -> Record | None:
@@ -164,7 +163,7 @@ class JobStore:
         record = after.get(one.job, self.records.get(one.job)) if one.job else None
         if one.expected is not None and record is not None and record.version != one.expected:
             raise Changed(f"job '{record.name}' is at version {record.version}, not {one.expected}: read it again")
-        rows: list[dict[str, Any]] = []
+        rows: list[EventRow] = []
         result = record
         for draft in one.drafts:
             secrets = result.spec.secrets() if result is not None else ()
@@ -205,7 +204,7 @@ class JobStore:
         return [record for record in self.live.values() if record.state in states]
 
 
-def job_row(record: Record, known: RunProgress) -> dict[str, Any]:
+def job_row(record: Record, known: RunProgress) -> dict[str, object]:
     return {
         "id": record.id,
         "tenant": record.tenant,

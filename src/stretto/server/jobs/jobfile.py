@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 import time
+from collections.abc import Generator
 from datetime import datetime
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -16,6 +18,9 @@ from stretto.core.errors import UsageError
 from stretto.server.jobs.command import refusal
 from stretto.server.spec import JobSpec
 from stretto.server.validation_messages import place, words
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 MOST_BYTES = 1 << 20
 MOST_DEEP = 32
@@ -55,6 +60,29 @@ At = tuple[str | int, ...]
 Lines = dict[At, int]
 
 
+class YamlLoader(Protocol):
+    """What is used of `yaml.SafeLoader`, whose stubs have no types."""
+
+    def check_event(self) -> bool: ...
+
+    def get_event(self) -> yaml.Event: ...
+
+    def get_single_node(self) -> yaml.Node | None: ...
+
+    def construct_object(self, node: yaml.Node, *, deep: bool) -> object: ...
+
+    def dispose(self) -> None: ...
+
+
+@contextlib.contextmanager
+def _loader(text: bytes | str) -> Generator[YamlLoader]:
+    loader = cast("YamlLoader", yaml.SafeLoader(text))
+    try:
+        yield loader
+    finally:
+        loader.dispose()
+
+
 def read_job_file(path: Path, *, now: float | None = None) -> JobSpec:
     """The job that a file describes. `UsageError` names every mistake with its line."""
     try:
@@ -72,9 +100,10 @@ def read_job_file(path: Path, *, now: float | None = None) -> JobSpec:
 
 def parse_job(text: bytes | str, *, name: str, now: float) -> JobSpec:
     lines: Lines = {}
-    value = _load(text, name, lines)
-    if not isinstance(value, dict):
-        raise UsageError(f"{name}:1: a job file is a list of `key: value` lines, this is {_kind(value)}")
+    document = _load(text, name, lines)
+    if not isinstance(document, dict):
+        raise UsageError(f"{name}:1: a job file is a list of `key: value` lines, this is {_kind(document)}")
+    value = cast("dict[str, object]", document)
     unknown = _unknown(value, JobSpec, ())
     mistakes = [(lines.get((*at, key), 1), f"{_dotted((*at, key))}: unknown key{hint}") for at, key, hint in unknown]
     _deadline(value, lines, mistakes, now)
@@ -86,15 +115,16 @@ def parse_job(text: bytes | str, *, name: str, now: float) -> JobSpec:
             return spec
     except ValidationError as error:
         spoilt = {at for at, _, _ in unknown}
-        mistakes += [_mistake(one, lines) for one in error.errors() if not _follows(one, spoilt)]
+        mistakes += [_mistake(details, lines) for details in error.errors() if not _follows(details, spoilt)]
     mistakes.sort()
     raise UsageError("\n".join(f"{name}:{line}: {text}" for line, text in dict.fromkeys(mistakes)))
 
 
-def _load(text: bytes | str, name: str, lines: Lines) -> Any:
+def _load(text: bytes | str, name: str, lines: Lines) -> object:
     try:
         _check_shape(text, name)
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        with _loader(text) as loader:
+            node = loader.get_single_node()
     except (yaml.YAMLError, UnicodeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark is not None else 1
@@ -107,55 +137,55 @@ def _load(text: bytes | str, name: str, lines: Lines) -> Any:
 def _check_shape(text: bytes | str, name: str) -> None:
     """No aliases, and nothing deep: the time to read a file grows with the square of its depth."""
     depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if isinstance(event, yaml.AliasEvent):
-            raise UsageError(f"{name}: anchors and aliases (&a, *a) are not used in job files: write the value out")
-        if depth > MOST_DEEP:
-            line = event.start_mark.line + 1
-            raise UsageError(f"{name}:{line}: more than {MOST_DEEP} brackets or indents inside each other: is it a job file?")
+    with _loader(text) as loader:
+        while loader.check_event():
+            event = loader.get_event()
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if isinstance(event, yaml.AliasEvent):
+                raise UsageError(f"{name}: anchors and aliases (&a, *a) are not used in job files: write the value out")
+            if depth > MOST_DEEP:
+                line = cast("yaml.Mark", event.start_mark).line + 1
+                raise UsageError(f"{name}:{line}: more than {MOST_DEEP} brackets or indents inside each other: is it a job file?")
 
 
-def _plain(node: yaml.Node, at: At, lines: Lines, name: str) -> Any:
+def _plain(node: yaml.Node, at: At, lines: Lines, name: str) -> object:
     lines.setdefault(at, node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode):
-        found: dict[Any, Any] = {}
+        mapping: dict[str, object] = {}
         for key_node, value_node in node.value:
             key = str(key_node.value)
-            if key in found:
+            if key in mapping:
                 raise UsageError(f"{name}:{key_node.start_mark.line + 1}: {_dotted((*at, key))}: is there twice; remove one")
             lines[(*at, key)] = key_node.start_mark.line + 1
-            found[key] = _plain(value_node, (*at, key), lines, name)
-        return found
+            mapping[key] = _plain(value_node, (*at, key), lines, name)
+        return mapping
     if isinstance(node, yaml.SequenceNode):
-        return [_plain(one, (*at, place), lines, name) for place, one in enumerate(node.value)]
+        return [_plain(item, (*at, place), lines, name) for place, item in enumerate(node.value)]
     return _scalar(node, at)
 
 
-def _scalar(node: Any, at: At) -> Any:
+def _scalar(node: yaml.Node, at: At) -> object:
     # Arguments and environment are texts: `0.10` must stay `0.10`, and `yes` must not become true.
     if at and at[0] in ("run", "envs") and node.tag != "tag:yaml.org,2002:null":
         return node.value
-    loader = yaml.SafeLoader("")
     try:
-        return loader.construct_object(node, deep=True)
+        with _loader("") as loader:
+            return loader.construct_object(node, deep=True)
     except (yaml.YAMLError, ValueError, OverflowError):
         return node.value
-    finally:
-        loader.dispose()
 
 
-def _unknown(value: dict[str, Any], model: type[BaseModel], at: At) -> list[tuple[At, str, str]]:
+def _unknown(value: dict[str, object], model: type[BaseModel], at: At) -> list[tuple[At, str, str]]:
     """Keys that do not exist, with what was probably meant. They are taken out: the rest may have mistakes of its own."""
-    found: list[tuple[At, str, str]] = []
+    unknown: list[tuple[At, str, str]] = []
     for key, inner in list(value.items()):
         field = model.model_fields.get(key)
         if field is None:
-            found.append((at, key, _meant(key, inner, at) or (_elsewhere(key) if not at else "") or _close(key, model)))
+            unknown.append((at, key, _meant(key, inner, at) or (_elsewhere(key) if not at else "") or _close(key, model)))
             del value[key]
         elif isinstance(inner, dict) and (nested := _model(field.annotation)) is not None:
-            found += _unknown(inner, nested, (*at, key))
-    return found
+            unknown += _unknown(cast("dict[str, object]", inner), nested, (*at, key))
+    return unknown
 
 
 def _meant(key: str, value: object, at: At) -> str:
@@ -173,7 +203,7 @@ def _close(key: str, model: type[BaseModel]) -> str:
     return f"; did you mean '{close[0]}'?" if close else f"; known here: {', '.join(model.model_fields)}"
 
 
-def _follows(error: Any, spoilt: set[At]) -> bool:
+def _follows(error: ErrorDetails, spoilt: set[At]) -> bool:
     """Whether a mistake may only be there because a misspelt key beside it was taken out."""
     at = tuple(error["loc"])
     return (error["type"] == "missing" and at[:-1] in spoilt) or (error["type"] == "value_error" and at in spoilt)
@@ -188,13 +218,13 @@ def _elsewhere(key: str) -> str:
 
 
 def _model(annotation: Any) -> type[BaseModel] | None:
-    for one in (annotation, *get_args(annotation)):
-        if isinstance(one, type) and issubclass(one, BaseModel):
-            return one
+    for cls in (annotation, *get_args(annotation)):
+        if isinstance(cls, type) and issubclass(cls, BaseModel):
+            return cls
     return None
 
 
-def _deadline(value: dict[str, Any], lines: Lines, mistakes: list[tuple[int, str]], now: float) -> None:
+def _deadline(value: dict[str, object], lines: Lines, mistakes: list[tuple[int, str]], now: float) -> None:
     if "deadline" in value and value["deadline"] is not None:
         try:
             value["deadline"] = deadline(value["deadline"], now=now)
@@ -219,7 +249,7 @@ def deadline(value: object, *, now: float) -> float:
         raise ValueError(f"{text!r} is neither a time nor a span: write 2h, 30m or 2026-12-24T18:00:00Z") from None
 
 
-def _mistake(error: Any, lines: Lines) -> tuple[int, str]:
+def _mistake(error: ErrorDetails, lines: Lines) -> tuple[int, str]:
     at = place(error["loc"])
     while at and at not in lines:
         at = at[:-1]

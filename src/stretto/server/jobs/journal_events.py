@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from stretto.core.journal import Commit, End, JournalEvent, JournalReport, Resume, Switch
 from stretto.core.journal import Record as JournalRecord
-from stretto.core.schema import JsonObject
+from stretto.core.schema import Json, JsonObject
 from stretto.core.text import quantity
 from stretto.server.jobs.run_progress import Point, RunProgress, finite, whole
 from stretto.server.jobs.state import NewEvent, Record
@@ -44,11 +44,11 @@ TOLD = frozenset(
 class Reading:
     """What a portion of lines has brought."""
 
-    drafts: list[NewEvent] = field(default_factory=list)
-    points: list[Point] = field(default_factory=list)
+    drafts: list[NewEvent] = field(default_factory=list[NewEvent])
+    points: list[Point] = field(default_factory=list[Point])
     model: bool = False
     """The job has reported a model: the policy should hear of it."""
-    pauses_s: list[float] = field(default_factory=list)
+    pauses_s: list[float] = field(default_factory=list[float])
     lost: int = 0
 
 
@@ -94,7 +94,7 @@ def _event(reading: Reading, known: RunProgress, line: JournalEvent) -> None:
         known.refused_above = known.workers
 
 
-def model_changed(before: object, after: object) -> bool:
+def model_changed(before: Json, after: Json) -> bool:
     """Whether a policy should hear of it at once: a first model, or one whose speeds moved by a tenth."""
     if not isinstance(after, dict):
         return False

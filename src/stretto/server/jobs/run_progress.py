@@ -73,21 +73,21 @@ class RunProgress:
     report: dict[str, Json] = field(default_factory=dict[str, Json])
     spark: Spark = field(default_factory=Spark)
     """Its loss curve in a few numbers."""
-    speeds: dict[str, float] = field(default_factory=dict)
+    speeds: dict[str, float] = field(default_factory=dict[str, float])
     """Samples a second at each number of workers, smoothed."""
-    edges: dict[str, int] = field(default_factory=dict)
+    edges: dict[str, int] = field(default_factory=dict[str, int])
     """Where the next commit of a loader's epoch has to begin."""
-    latest: dict[str, float] = field(default_factory=dict)
+    latest: dict[str, float] = field(default_factory=dict[str, float])
     """The values of the last step's point: what is reported for that step later is added to them and hides none."""
     end: dict[str, Json] | None = None
     """The journal's last line, once it is there: how the run ended, in its own words."""
 
-    def document(self) -> dict[str, Any]:
-        fields = {name: getattr(self, name) for name in self.__slots__ if name != "spark"}
+    def document(self) -> dict[str, object]:
+        fields: dict[str, object] = {name: getattr(self, name) for name in self.__slots__ if name != "spark"}
         return {**fields, "spark": self.spark.document()}
 
     @staticmethod
-    def read(document: dict[str, Any]) -> RunProgress:
+    def read(document: Mapping[str, Any]) -> RunProgress:
         known = RunProgress(**{key: value for key, value in document.items() if key in RunProgress.__slots__ and key != "spark"})
         known.spark = Spark.read(document.get("spark"))
         return known
@@ -120,7 +120,7 @@ class RunProgress:
             return None
         return self.batch, tuple(sorted((int(workers), _rough(speed)) for workers, speed in self.speeds.items()))
 
-    def progress(self, *, steps: int | None) -> dict[str, Any]:
+    def progress(self, *, steps: int | None) -> dict[str, int | float | None]:
         """The fields of `models.Progress`, as plain values: every line of every list has them."""
         in_all = self.steps_in_all(steps)
         fraction = self.step / in_all if in_all else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 MOST = 32
 
@@ -15,7 +15,7 @@ class Spark:
     The whole curve and not its end: where the last losses only go up and down, their range says nothing of what it has learned.
     """
 
-    means: list[float] = field(default_factory=list)
+    means: list[float] = field(default_factory=list[float])
     stride: int = 1
     open: float = 0.0
     """The sum of the losses that have not made a mean yet."""
@@ -43,14 +43,14 @@ class Spark:
         last = len(self.means) - 1
         return [self.count + (last - place) * self.stride for place in range(len(self.means))]
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         return {"means": self.means, "stride": self.stride, "open": self.open, "count": self.count}
 
     @staticmethod
-    def read(document: Any) -> Spark:
+    def read(document: object) -> Spark:
         if isinstance(document, dict):
-            return Spark(**document)
-        earlier: list[float] = list(document or ())  # as 0.1.0 kept it while it was made: the last losses
+            return Spark(**cast("dict[str, Any]", document))
+        earlier = cast("list[float] | None", document) or []  # as 0.1.0 kept it: the last losses
         return Spark(earlier[-MOST + 1 :])
 
 

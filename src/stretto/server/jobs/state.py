@@ -7,14 +7,17 @@ read from the run's journal (`known.py`) and may be lost without harm.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from stretto.core.errors import StrettoError
 from stretto.server.models import ACTIVE, ENDED, JobState
 from stretto.server.spec import JobSpec
+
+EventData = Mapping[str, object]
+"""What an event says besides its sentence: JSON that this server wrote."""
 
 
 class Conflict(StrettoError):
@@ -31,7 +34,7 @@ class NewEvent:
 
     kind: str
     text: str
-    data: dict[str, Any] = field(default_factory=dict)
+    data: EventData = field(default_factory=dict[str, object])
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ class Record:
     turn_at: float | None = None
     """When the present life began to train: turns count from here."""
     wanted: int = 0
-    nodes: dict[str, int] = field(default_factory=dict)
+    nodes: dict[str, int] = field(default_factory=dict[str, int])
     wish: int | None = None
     pinned: bool = False
     workers: int = 0
@@ -89,26 +92,28 @@ class Record:
             return f"paused{when}: it has cost what price_limit allows"
         return f"paused by {repr(self.paused_who) if self.paused_who else 'its user'}{when}"
 
-    def document(self) -> dict[str, Any]:
-        fields = {name: getattr(self, name) for name in self.__slots__ if name not in ("spec", "state")}
+    def document(self) -> dict[str, object]:
+        fields: dict[str, object] = {name: getattr(self, name) for name in self.__slots__ if name not in ("spec", "state")}
         return {**fields, "state": str(self.state), "spec": self.spec.model_dump(mode="json")}
 
     @staticmethod
-    def read(document: dict[str, Any]) -> Record:
-        spec = JobSpec.model_validate(document["spec"])
-        return Record(**{**document, "spec": spec, "state": JobState(document["state"])})
+    def read(document: Mapping[str, Any]) -> Record:
+        """The record that `document` wrote."""
+        spec, state = JobSpec.model_validate(document["spec"]), JobState(document["state"])
+        fields: dict[str, Any] = {**document, "spec": spec, "state": state}
+        return Record(**fields)
 
 
-Fold = Callable[[Record, dict[str, Any], float], Record]
+Fold = Callable[[Record, EventData, float], Record]
 
 
-def fold(record: Record | None, kind: str, data: dict[str, Any], t: float) -> Record:
+def fold(record: Record | None, kind: str, data: EventData, t: float) -> Record:
     """The record after one more event. Raises `Conflict` where the event makes no sense."""
     if record is None:
         if kind != "submitted":
             raise Conflict(f"the first event of a job is 'submitted', not {kind!r}")
         spec = JobSpec.model_validate(data["spec"])
-        return Record(id=data["id"], tenant=data["tenant"], spec=spec, state=JobState.QUEUED, submitted_at=t)
+        return Record(id=str(data["id"]), tenant=str(data["tenant"]), spec=spec, state=JobState.QUEUED, submitted_at=t)
     step = FOLDS.get(kind)
     if step is None:
         raise Conflict(f"{kind!r} is not a kind of event")
@@ -121,14 +126,18 @@ def _need(record: Record, states: frozenset[JobState], what: str) -> None:
         raise Conflict(f"job '{record.name}' is {record.state}: only a {wanted} job can be {what}")
 
 
-def _same(record: Record, _data: dict[str, Any], _t: float) -> Record:
+def _int(data: EventData, key: str) -> int:
+    return int(cast("int", data[key]))
+
+
+def _same(record: Record, _data: EventData, _t: float) -> Record:
     return record
 
 
-def _allocated(record: Record, data: dict[str, Any], t: float) -> Record:
+def _allocated(record: Record, data: EventData, t: float) -> Record:
     """A decision has given it another size. From the queue, this starts its next life."""
     _need(record, frozenset({JobState.QUEUED, JobState.STARTING, JobState.RUNNING}), "given workers")
-    nodes = {str(name): int(count) for name, count in data["nodes"].items()}
+    nodes = dict(cast("Mapping[str, int]", data["nodes"]))
     after = replace(record, wanted=sum(nodes.values()), nodes=nodes, reason=str(data.get("reason", "")), changed_at=t)
     if record.state is JobState.QUEUED:
         run = str(data.get("run") or record.id)
@@ -137,25 +146,25 @@ def _allocated(record: Record, data: dict[str, Any], t: float) -> Record:
     return after
 
 
-def _ready(record: Record, data: dict[str, Any], t: float) -> Record:
+def _ready(record: Record, data: EventData, t: float) -> Record:
     _need(record, ACTIVE - {JobState.RUNNING}, "ready")
     begun = record.started_at or t
     state = JobState.RUNNING if record.state is JobState.STARTING else record.state
-    return replace(record, state=state, workers=int(data["workers"]), started_at=begun, turn_at=t)
+    return replace(record, state=state, workers=_int(data, "workers"), started_at=begun, turn_at=t)
 
 
-def _resized(record: Record, data: dict[str, Any], _t: float) -> Record:
-    pause = float(data.get("pause_ms") or 0.0)
-    return replace(record, workers=int(data["workers"]), resizes=record.resizes + 1, pause_ms=record.pause_ms + pause)
+def _resized(record: Record, data: EventData, _t: float) -> Record:
+    pause = cast("float | None", data.get("pause_ms")) or 0.0
+    return replace(record, workers=_int(data, "workers"), resizes=record.resizes + 1, pause_ms=record.pause_ms + pause)
 
 
-def _wished(record: Record, data: dict[str, Any], _t: float) -> Record:
+def _wished(record: Record, data: EventData, _t: float) -> Record:
     if record.state in ENDED:
         raise Conflict(f"job '{record.name}' has ended ({record.state}): it cannot be scaled any more")
-    return replace(record, wish=data["workers"], pinned=bool(data["pin"]))
+    return replace(record, wish=_int(data, "workers"), pinned=bool(data["pin"]))
 
 
-def _changed(record: Record, data: dict[str, Any], _t: float) -> Record:
+def _changed(record: Record, data: EventData, _t: float) -> Record:
     if record.state in ENDED:
         raise Conflict(f"job '{record.name}' has ended ({record.state}): it cannot be changed any more")
     document = record.spec.model_dump(mode="json")
@@ -168,14 +177,14 @@ def _changed(record: Record, data: dict[str, Any], _t: float) -> Record:
     return replace(after, wish=None, pinned=False) if "wish" in data else after
 
 
-def _pausing(record: Record, data: dict[str, Any], t: float) -> Record:
+def _pausing(record: Record, data: EventData, t: float) -> Record:
     _need(record, frozenset({JobState.STARTING, JobState.RUNNING}), "paused")
     return replace(
         record, state=JobState.PAUSING, paused_by=str(data["by"]), paused_at=t, paused_who=str(data.get("who", "")), reason=""
     )
 
 
-def _paused(record: Record, data: dict[str, Any], t: float) -> Record:
+def _paused(record: Record, data: EventData, t: float) -> Record:
     """All processes are gone. By its user: until it is resumed; by the policy: back in the queue."""
     _need(record, frozenset({JobState.PAUSING, JobState.QUEUED}), "set aside")
     if record.state is not JobState.PAUSING:
@@ -184,17 +193,17 @@ def _paused(record: Record, data: dict[str, Any], t: float) -> Record:
     return replace(record, state=state, workers=0, wanted=0, nodes={}, changed_at=t, reason="")
 
 
-def _resumed(record: Record, _data: dict[str, Any], _t: float) -> Record:
+def _resumed(record: Record, _data: EventData, _t: float) -> Record:
     _need(record, frozenset({JobState.PAUSED}), "resumed")
     return replace(record, state=JobState.QUEUED, paused_by=None)
 
 
-def _cancelling(record: Record, _data: dict[str, Any], _t: float) -> Record:
+def _cancelling(record: Record, _data: EventData, _t: float) -> Record:
     _need(record, ACTIVE - {JobState.CANCELLING}, "cancelled")
     return replace(record, state=JobState.CANCELLING)
 
 
-def _restarting(record: Record, data: dict[str, Any], _t: float) -> Record:
+def _restarting(record: Record, data: EventData, _t: float) -> Record:
     _need(record, frozenset({JobState.STARTING, JobState.RUNNING}), "restarted")
     return replace(
         record,
@@ -208,10 +217,10 @@ def _restarting(record: Record, data: dict[str, Any], _t: float) -> Record:
 
 
 def _end(state: JobState) -> Fold:
-    def step(record: Record, data: dict[str, Any], t: float) -> Record:
+    def step(record: Record, data: EventData, t: float) -> Record:
         if record.state in ENDED:
             raise Conflict(f"job '{record.name}' has already ended ({record.state})")
-        error = data.get("error")
+        digest, error = data.get("digest"), data.get("error")
         return replace(
             record,
             state=state,
@@ -219,7 +228,7 @@ def _end(state: JobState) -> Fold:
             workers=0,
             wanted=0,
             nodes={},
-            digest=data.get("digest") or record.digest,
+            digest=str(digest) if digest else record.digest,
             error=str(error) if error else None,
             reason="",
         )

@@ -16,7 +16,9 @@ class Node(BaseModel):
     alive: bool = True
     cordoned: bool = Field(default=False, description="gets no new workers, and loses those it has")
     price: float = Field(default=0, description="of one slot and hour")
-    jobs: dict[str, int] = Field(default_factory=dict, description="workers of each job; jobs of other tenants together as `other`")
+    jobs: dict[str, int] = Field(
+        default_factory=dict[str, int], description="workers of each job; jobs of other tenants together as `other`"
+    )
 
 
 class Nodes(BaseModel):

@@ -70,13 +70,13 @@ class JobSummary(BaseModel):
     wish: int | None = None
     pinned: bool = False
     priority: int = 0
-    nodes: dict[str, int] = Field(default_factory=dict, description="workers on each node")
+    nodes: dict[str, int] = Field(default_factory=dict[str, int], description="workers on each node")
     submitted_at: float
     started_at: float | None = None
     ended_at: float | None = None
     eta: float | None = Field(default=None, description="unix seconds of the expected end")
     progress: Progress = Field(default_factory=Progress)
-    spark: list[float] = Field(default_factory=list, description="the loss curve in at most 32 means, oldest first")
+    spark: list[float] = Field(default_factory=list[float], description="the loss curve in at most 32 means, oldest first")
     resizes: int = 0
     restarts: int = 0
     pause_ms: float = Field(default=0, description="all pauses of its changes together")
@@ -201,9 +201,9 @@ class Explanation(BaseModel):
         "alarm",
         "plain",
     ]
-    competing: list[Competitor] = Field(default_factory=list)
+    competing: list[Competitor] = Field(default_factory=list[Competitor])
     expected_start: float | None = None
     expected_finish: float | None = None
-    would_change: list[str] = Field(default_factory=list)
+    would_change: list[str] = Field(default_factory=list[str])
     decision: int | None = None
     t: float

@@ -24,7 +24,7 @@ class Decision(BaseModel):
     seconds: float
     kept: bool = Field(description="the policy failed, and the old allocation was kept")
     alarm: str | None = None
-    changes: list[Change] = Field(default_factory=list)
+    changes: list[Change] = Field(default_factory=list[Change])
 
 
 class DecisionPage(BaseModel):
@@ -61,7 +61,7 @@ class Outcome(BaseModel):
     p99_s: float
     makespan_s: float
     utilisation: float
-    jobs: dict[str, float] = Field(default_factory=dict, description="completion seconds of each job")
+    jobs: dict[str, float] = Field(default_factory=dict[str, float], description="completion seconds of each job")
 
 
 class WhatIf(BaseModel):
@@ -85,8 +85,12 @@ class TraceRow(BaseModel):
     worker_seconds: float
     batch: int | None = None
     steps: int = Field(description="committed, or declared where more")
-    throughput: dict[str, float] = Field(default_factory=dict, description="samples a second measured at each number of workers")
-    model: dict[str, float] = Field(default_factory=dict, description="the fitted throughput model that the job reported")
+    throughput: dict[str, float] = Field(
+        default_factory=dict[str, float], description="samples a second measured at each number of workers"
+    )
+    model: dict[str, float] = Field(
+        default_factory=dict[str, float], description="the fitted throughput model that the job reported"
+    )
     noise_scale: float | None = Field(default=None, description="in samples, as last reported")
 
 

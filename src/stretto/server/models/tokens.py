@@ -54,4 +54,6 @@ class Problem(BaseModel):
     status: int
     title: str
     detail: str
-    errors: list[dict[str, Any]] = Field(default_factory=list, description="the places in a body that were wrong: `at`, `text`")
+    errors: list[dict[str, Any]] = Field(
+        default_factory=list[dict[str, Any]], description="the places in a body that were wrong: `at`, `text`"
+    )

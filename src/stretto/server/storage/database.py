@@ -5,13 +5,13 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import event, exc
 from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine.interfaces import DBAPIConnection
 
 from stretto.core.errors import UsageError
 
@@ -36,10 +36,12 @@ def _sqlite(url: sa.URL) -> Engine:
     engine = sa.create_engine(url, pool_size=8, max_overflow=8, connect_args={"timeout": 5.0, "check_same_thread": False})
 
     @event.listens_for(engine, "connect")
-    def _pragmas(connection: Any, _: Any) -> None:
+    def set_pragmas(connection: DBAPIConnection, _: object) -> None:
         # NORMAL in WAL mode survives a kill of the process; a power cut may lose the last transactions, never corrupt.
         for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "cache_size=-16000"):
-            connection.execute(f"PRAGMA {pragma}")
+            cursor = connection.cursor()
+            cursor.execute(f"PRAGMA {pragma}")
+            cursor.close()
 
     return engine
 

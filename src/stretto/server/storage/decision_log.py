@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,6 +15,10 @@ KEPT_DECISIONS = 20_000
 KEPT_BARS_S = 30 * 86400.0
 
 
+Holdings = Mapping[tuple[str, str], tuple[str, str, int]]
+"""(job, node) → (tenant, name, slots)."""
+
+
 class DecisionLog:
     """What was decided, and who held which slots from when to when."""
 
@@ -24,11 +29,11 @@ class DecisionLog:
             for row in connection.execute(sa.select(tables.bars).where(tables.bars.c.end.is_(None))):
                 self._open[row.job, row.node] = (row.id, row.slots)
 
-    def decide(self, row: dict[str, Any], *, holdings: dict[tuple[str, str], tuple[str, str, int]]) -> int:
-        """Writes a decision and the changes of who holds what: (job, node) → (tenant, name, slots)."""
+    def decide(self, row: Mapping[str, Any], *, holdings: Holdings) -> int:
+        """Writes a decision and the changes of who holds which slots."""
         return int(self._storage.transact(lambda connection: self._decide(connection, row, holdings)))
 
-    def _decide(self, connection: Connection, row: dict[str, Any], holdings: dict[tuple[str, str], tuple[str, str, int]]) -> int:
+    def _decide(self, connection: Connection, row: Mapping[str, Any], holdings: Holdings) -> int:
         key = connection.execute(sa.insert(tables.decisions).values(**row)).inserted_primary_key
         assert key is not None
         if int(key[0]) % 1000 == 0:
@@ -38,12 +43,12 @@ class DecisionLog:
         self._draw(connection, holdings, t=row["t"])
         return int(key[0])
 
-    def draw(self, holdings: dict[tuple[str, str], tuple[str, str, int]], *, t: float) -> None:
+    def draw(self, holdings: Holdings, *, t: float) -> None:
         """The picture alone: somebody left between two decisions."""
         if {key: slots for key, (_, _, slots) in holdings.items()} != {key: bar[1] for key, bar in self._open.items()}:
             self._storage.transact(lambda connection: self._draw(connection, holdings, t=t))
 
-    def _draw(self, connection: Connection, holdings: dict[tuple[str, str], tuple[str, str, int]], *, t: float) -> None:
+    def _draw(self, connection: Connection, holdings: Holdings, *, t: float) -> None:
         after = dict(self._open)
         for key, (number, slots) in self._open.items():
             if key not in holdings or holdings[key][2] != slots:
@@ -63,10 +68,10 @@ class DecisionLog:
         if before is not None:
             query = query.where(column.id < before)
         with self._storage.engine.connect() as connection:
-            return [dict(row._mapping) for row in connection.execute(query)]
+            return [dict(row) for row in connection.execute(query).mappings()]
 
     def bars(self, *, since: float, until: float, limit: int = 20_000) -> list[dict[str, Any]]:
         column = tables.bars.c
         query = sa.select(tables.bars).where(column.start <= until, sa.or_(column.end.is_(None), column.end >= since))
         with self._storage.engine.connect() as connection:
-            return [dict(row._mapping) for row in connection.execute(query.order_by(column.start).limit(limit))]
+            return [dict(row) for row in connection.execute(query.order_by(column.start).limit(limit)).mappings()]

@@ -7,9 +7,9 @@ far the journal was read are in the database together or not at all.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -17,6 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
 from stretto.core.errors import StrettoError
+from stretto.core.schema import Json, JsonObject
 from stretto.server.jobs.run_progress import Point
 from stretto.server.storage import tables
 from stretto.server.storage.database import first_line
@@ -33,6 +34,28 @@ class StorageDown(StrettoError):
     """The database could not be used: locked, full or gone. Nothing was written."""
 
 
+class EventRow(TypedDict):
+    """An event as it is written; the database numbers it."""
+
+    job: str | None
+    tenant: str | None
+    t: float
+    kind: str
+    text: str
+    data: Mapping[str, object]
+
+
+class KeyRow(TypedDict):
+    """An idempotency key, and the job that was submitted with it."""
+
+    tenant: str
+    key: str
+    digest: str
+    """Of the request's body."""
+    job: str
+    t: float
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
     """An event with its number."""
@@ -43,19 +66,19 @@ class Stored:
     t: float
     kind: str
     text: str
-    data: dict[str, Any]
+    data: Mapping[str, Any]
 
 
 @dataclass(slots=True)
 class Batch:
     """What one transaction writes."""
 
-    events: list[dict[str, Any]] = field(default_factory=list)
-    jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    known: dict[str, dict[str, Any]] = field(default_factory=dict)
-    points: list[tuple[str, Point]] = field(default_factory=list)
-    key: dict[str, Any] | None = None
-    removed: list[str] = field(default_factory=list)
+    events: list[EventRow] = field(default_factory=list[EventRow])
+    jobs: dict[str, dict[str, object]] = field(default_factory=dict[str, dict[str, object]])
+    known: dict[str, dict[str, object]] = field(default_factory=dict[str, dict[str, object]])
+    points: list[tuple[str, Point]] = field(default_factory=list[tuple[str, Point]])
+    key: KeyRow | None = None
+    removed: list[str] = field(default_factory=list[str])
 
 
 class Storage:
@@ -102,7 +125,7 @@ class Storage:
             self._counts.pop(job, None)
         return stored
 
-    def _event(self, connection: Connection, row: dict[str, Any]) -> Stored:
+    def _event(self, connection: Connection, row: EventRow) -> Stored:
         number = connection.execute(sa.insert(tables.events).values(**row)).inserted_primary_key
         assert number is not None
         return Stored(id=int(number[0]), **row)
@@ -136,17 +159,17 @@ class Storage:
             connection.execute(sa.delete(points).where(points.c.job == job, points.c.step.in_(gone[begin : begin + 500])))
         self._counts[job] = len(steps) - len(gone)
 
-    def _insert(self, table: sa.Table) -> Any:
+    def _insert(self, table: sa.Table) -> postgresql.Insert | sqlite.Insert:
         return (postgresql if self.engine.dialect.name == "postgresql" else sqlite).insert(table)
 
-    def _upsert(self, table: sa.Table, row: dict[str, Any], keys: list[str]) -> Any:
+    def _upsert(self, table: sa.Table, row: Mapping[str, object], keys: list[str]) -> sa.Insert:
         insert = self._insert(table).values(**row)
         rest = {name: insert.excluded[name] for name in row if name not in keys}
         return insert.on_conflict_do_update(index_elements=keys, set_=rest)
 
     # -- reading -------------------------------------------------------------------------------------------------
 
-    def jobs(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    def jobs(self) -> list[tuple[JsonObject, JsonObject]]:
         """(document, known) of every job."""
         with self.engine.connect() as connection:
             query = sa.select(tables.jobs.c.document, tables.jobs.c.known).order_by(tables.jobs.c.submitted_at)
@@ -165,14 +188,14 @@ class Storage:
         if tenant is not None:
             query = query.where(sa.or_(column.tenant == tenant, column.tenant.is_(None)))
         with self.engine.connect() as connection:
-            return [Stored(**row._mapping) for row in connection.execute(query)]
+            return [Stored(**row) for row in connection.execute(query).mappings()]
 
     def resizes(self, job: str, *, limit: int = 5000) -> list[Stored]:
         column = tables.events.c
         kinds = ("ready", "resized", "paused", "restarting", "finished", "failed", "cancelled")
         query = sa.select(tables.events).where(column.job == job, column.kind.in_(kinds)).order_by(column.id.desc())
         with self.engine.connect() as connection:
-            return [Stored(**row._mapping) for row in connection.execute(query.limit(limit))][::-1]
+            return [Stored(**row) for row in connection.execute(query.limit(limit)).mappings()][::-1]
 
     def points(self, job: str, *, after: int = -1) -> list[Point]:
         column = tables.points.c
@@ -193,11 +216,11 @@ class Storage:
 
     # -- settings ------------------------------------------------------------------------------------------------
 
-    def setting(self, key: str) -> Any:
+    def setting(self, key: str) -> Json:
         with self.engine.connect() as connection:
             return connection.execute(sa.select(tables.settings.c.value).where(tables.settings.c.key == key)).scalar()
 
-    def set(self, key: str, value: Any) -> None:
+    def set(self, key: str, value: object) -> None:
         row = {"key": key, "value": value}
         self.transact(lambda connection: connection.execute(self._upsert(tables.settings, row, ["key"])))
 

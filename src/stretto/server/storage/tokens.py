@@ -35,8 +35,8 @@ class TokenStore:
         self._rows: dict[str, dict[str, object]] = {}
         self._touched: dict[str, float] = {}
         with storage.engine.connect() as connection:
-            for row in connection.execute(sa.select(tables.tokens)):
-                self._rows[row.id] = dict(row._mapping)
+            for row in connection.execute(sa.select(tables.tokens)).mappings():
+                self._rows[str(row["id"])] = dict(row)
 
     def create(self, request: TokenRequest, *, now: float) -> NewToken:
         if len(self._rows) >= MOST_TOKENS:
@@ -58,7 +58,7 @@ class TokenStore:
         self._storage.transact(lambda connection: connection.execute(sa.insert(tables.tokens).values(**row)))
         with self._lock:
             self._rows[str(row["id"])] = row
-        return NewToken(**_shown(row), secret=f"st_{row['id']}_{secret}")  # type: ignore[arg-type]
+        return NewToken.model_validate({**_shown(row), "secret": f"st_{row['id']}_{secret}"})
 
     def _forget_dead(self, *, now: float) -> None:
         """Revoked and expired ones are kept to be looked at, while there is room."""
@@ -81,7 +81,7 @@ class TokenStore:
         if row is None or not equal or row["revoked_at"] is not None or _expired(row, now):
             return None
         row["used_at"] = now
-        return Token(**_shown(row))  # type: ignore[arg-type]
+        return Token.model_validate(_shown(row))
 
     def revoke(self, token: str, *, now: float) -> bool:
         row = self._rows.get(token)
@@ -94,19 +94,20 @@ class TokenStore:
         return True
 
     def items(self) -> list[Token]:
-        return [Token(**_shown(row)) for row in list(self._rows.values())]  # type: ignore[arg-type]
+        return [Token.model_validate(_shown(row)) for row in list(self._rows.values())]
 
     def flush(self) -> None:
         """Writes down when tokens were last used, a few times an hour at most."""
-        rows = [
-            {"the_id": token, "used": row["used_at"]}
+        used = {
+            token: float(at)
             for token, row in list(self._rows.items())
-            if row["used_at"] is not None and row["used_at"] != self._touched.get(token)
-        ]
-        if rows:
+            if isinstance(at := row["used_at"], int | float) and at != self._touched.get(token)
+        }
+        if used:
+            rows = [{"the_id": token, "used": at} for token, at in used.items()]
             update = sa.update(tables.tokens).where(tables.tokens.c.id == sa.bindparam("the_id"))
             self._storage.transact(lambda connection: connection.execute(update.values(used_at=sa.bindparam("used")), rows))
-            self._touched.update({str(row["the_id"]): float(row["used"]) for row in rows})  # type: ignore[arg-type]
+            self._touched.update(used)
 
 
 def _hash(secret: str) -> str:

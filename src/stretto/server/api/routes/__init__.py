@@ -34,6 +34,13 @@ def api(app: FastAPI, server: Server) -> None:
 
 def _prepare(app: FastAPI) -> None:
     """Asks every route once: the framework prepares them when they are first asked, which would be somebody's request."""
-    scope = {"type": "http", "method": "GET", "path": "/-/none", "root_path": "", "headers": [], "query_string": b""}
+    scope: dict[str, object] = {
+        "type": "http",
+        "method": "GET",
+        "path": "/-/none",
+        "root_path": "",
+        "headers": [],
+        "query_string": b"",
+    }
     for route in app.router.routes:
         route.matches(scope)

@@ -48,7 +48,7 @@ class Guarded(APIRoute):
         return guarded
 
 
-def needs(scope: Scope | None) -> dict[str, Any]:
+def needs(scope: Scope | None) -> dict[str, str]:
     return {"x-scope": "none" if scope is None else str(scope)}
 
 

@@ -67,7 +67,14 @@ async def history(who: Who, since: Time = None, until: Time = None) -> Response:
     for row in rows:
         own = who.tenant is None or row["tenant"] == who.tenant
         job, name = (row["job"], row["name"]) if own else (OTHER, OTHER)
-        bar = {"job": job, "name": name, "node": row["node"], "slots": row["slots"], "start": row["start"], "end": row["end"]}
+        bar: dict[str, object] = {
+            "job": job,
+            "name": name,
+            "node": row["node"],
+            "slots": row["slots"],
+            "start": row["start"],
+            "end": row["end"],
+        }
         items.append(bar)
     body = {"since": begin, "until": end, "slots": slots(who.server), "items": items}
     return Response(await asyncio.to_thread(dump, body), media_type="application/json")
@@ -81,11 +88,11 @@ async def decisions(
 ) -> models.DecisionPage:
     """Newest first."""
     rows = await asyncio.to_thread(who.server.ledger.decisions, before=before, limit=limit)
-    items = []
+    items: list[models.Decision] = []
     for row in rows:
-        own = [one for one in row["changes"] if who.tenant is None or one["tenant"] == who.tenant]
-        row["trigger"] = row["trigger"] if who.tenant is None else "a change"
-        items.append(models.Decision(**{**row, "kept": bool(row["kept"]), "changes": [models.Change(**one) for one in own]}))
+        own = [change for change in row["changes"] if who.tenant is None or change["tenant"] == who.tenant]
+        trigger = row["trigger"] if who.tenant is None else "a change"
+        items.append(models.Decision.model_validate({**row, "trigger": trigger, "changes": own}))
     return models.DecisionPage(items=items, next=items[-1].id if len(items) == limit else None)
 
 

@@ -23,6 +23,7 @@ from stretto.server.jobs.command import refusal, scales, work_of
 from stretto.server.jobs.state import NewEvent, Record
 from stretto.server.models import ENDED, JobState
 from stretto.server.spec import JobSpec
+from stretto.server.storage.repository import KeyRow
 from stretto.server.storage.tokens import make_id
 
 LOOKS, LOOK_S = 20, 0.05
@@ -109,7 +110,7 @@ async def submit(
     draft = NewEvent(
         "submitted", f"submitted as '{spec.name}'", {"id": job, "tenant": tenant, "spec": spec.model_dump(mode="json")}
     )
-    key = None
+    key: KeyRow | None = None
     if idempotency_key is not None:
         key = {"tenant": tenant, "key": idempotency_key, "digest": digest, "job": job, "t": time.time()}
     try:
@@ -154,13 +155,13 @@ async def show(who: Who, response: Response, job: JobId) -> models.Job:
 async def change(who: Who, response: Response, job: JobId, body: models.JobChange, if_match: IfMatch = None) -> models.Job:
     """Changes priority, deadline, price limit or plan. `{"wish": null}` gives a wish or a pin back to the policy."""
     record = who.record(job)
-    data = {
+    data: dict[str, object] = {
         key: value
         for key, value in body.model_dump(mode="json", exclude_unset=True).items()
         if key != "priority" or value is not None
     }
     if "plan" in data:
-        data["plan"] = data["plan"] or []
+        data["plan"] = data["plan"] or list[object]()
         _check_plan(record, data["plan"])
     if not data:
         raise HTTPException(422, "nothing to change: give priority, deadline, price_limit, plan or wish")
@@ -168,7 +169,7 @@ async def change(who: Who, response: Response, job: JobId, body: models.JobChang
     return await _append(who, response, record, draft, if_match)
 
 
-def _check_plan(record: Record, plan: list[dict[str, int]]) -> None:
+def _check_plan(record: Record, plan: object) -> None:
     try:
         type(record.spec.elastic).model_validate({**record.spec.elastic.model_dump(mode="json"), "plan": plan})
     except ValueError as error:
