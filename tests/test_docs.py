@@ -37,6 +37,29 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
     assert not missing
 
 
+def _missing_files(text: str) -> list[str]:
+    """What a page names as a file or a folder of the tree and is none."""
+    named = re.findall(r"`((?:[\w.-]+/)+(?:[\w.-]+\.(?:py|tsx?|md|toml))?)`", text)
+    ours = [path for path in named if path.split("/")[0] in TREE]
+    return [path for path in ours if not any((base / path).exists() for base in (ROOT, ROOT / "src" / "stretto"))]
+
+
+TREE = {path.name for base in (ROOT, ROOT / "src" / "stretto") for path in base.iterdir() if path.is_dir()} - {"runs"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_of_the_tree_that_a_page_names_exists(page: Path) -> None:
+    assert not _missing_files(page.read_text())
+
+
+def test_a_file_that_does_not_exist_is_noticed() -> None:
+    """The control."""
+    assert _missing_files("`train/reduce/sums.py` `train/reduce/gone.py` `gone/` `train/gone/`") == [
+        "train/reduce/gone.py",
+        "train/gone/",
+    ]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_make_target_exists(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
