@@ -1,4 +1,4 @@
-"""Every tutorial runs as it stands: its files, its commands, and what they print."""
+"""Every tutorial, and every guide with files and commands, runs as it stands: its files, its commands, and what they print."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from tutorial_runner import Command, SavedFile, Shell, actions, follow, matches
 
-TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+GUIDES = [DOCS / "guides" / "own-cluster.md"]
 QUICK = {"policies.md"}
 PAGES = [
     pytest.param(page, id=page.stem, marks=() if page.name in QUICK else pytest.mark.slow)
-    for page in sorted(TUTORIALS.glob("*.md"))
+    for page in [*sorted((DOCS / "tutorials").glob("*.md")), *GUIDES]
 ]
 
 

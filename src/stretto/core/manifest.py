@@ -20,7 +20,7 @@ FORMAT = 1
 NAME = "manifest.json"
 MOST_BYTES = 256 << 20
 _FOLDER = re.compile(r"(?:step|final)-(\d{8,18})")
-SAME_BITS = frozenset({"0.1.0", "0.2.0"})
+SAME_BITS = frozenset({"0.1.0", "0.2.0", "0.3.0"})
 """Versions that go on from each other's checkpoints with the same bits."""
 RENAMED = {
     "threads": "torch.get_num_threads()",

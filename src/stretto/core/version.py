@@ -7,7 +7,7 @@ def _installed() -> str:
     try:
         return version("stretto")
     except PackageNotFoundError:  # run from a source tree that was never installed
-        return "0.2.0"
+        return "0.3.0"
 
 
 VERSION = _installed()
