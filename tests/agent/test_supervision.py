@@ -238,8 +238,8 @@ def test_misplaced_workers_are_refused_and_the_job_goes_on_without_more_of_them(
             """
         def trouble(step, place):
             if step > 5 and int(WORKER[1:]) > 1:
-                job._session.reporter.say("misplaced", text=f"worker {WORKER} is in step {step} while the others evaluate")
-                time.sleep(1000)
+                from stretto.train.membership import Misplaced
+                raise Misplaced(f"worker {WORKER} is in step {step} while the others evaluate")
     """,
             epochs=12,
             pause_s=0.05,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from launching import Launched, environment, gone
-from plain import Ended
+from plain import Ended, comparable
 
 from stretto.core.audit import audit
 from stretto.core.errors import UsageError
@@ -203,16 +203,9 @@ class Outcome:
         """
         for commit in self.commits if reference.commits is not None else ():
             expected = reference.commits.get(commit.step)
-            held = {
-                "epoch": commit.epoch,
-                "loader": commit.loader,
-                "first": commit.first,
-                "count": commit.count,
-                "metrics": dict(commit.metrics),
-                "step": commit.step,
-            }
-            if expected != held:
-                return f"step {commit.step} was committed as {held}, under plain python it is {expected}"
+            committed = comparable(commit)
+            if expected != committed:
+                return f"step {commit.step} was committed as {committed}, under plain python it is {expected}"
         if self.code == 0:
             if self.digest != reference.digest:
                 return f"the digest is {self.digest}, that of plain python {reference.digest}"

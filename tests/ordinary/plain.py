@@ -15,6 +15,8 @@ from typing import Any
 from launching import environment
 from oracle import install
 
+from stretto.core.journal import Commit
+
 GUARD_S = 120.0
 """Only against hanging for ever."""
 
@@ -37,6 +39,12 @@ class Ended:
     def digest(self) -> str:
         assert self.code == 0, self.output
         return self.output.rsplit("digest ", 1)[1].split()[0]
+
+
+def comparable(commit: Commit) -> dict[str, Any]:
+    """What a commit has to be in every run, whoever computed it."""
+    names = ("step", "epoch", "loader", "first", "count")
+    return {**{name: getattr(commit, name) for name in names}, "metrics": dict(commit.metrics)}
 
 
 def plain(path: Path, *, cwd: Path, oracle: bool = False) -> Ended:
@@ -98,8 +106,8 @@ def _record_commits(trace: str) -> None:
 
     def recording(self: AgentReporter, step: Any, **fields: Any) -> None:
         committed(self, step, **fields)
-        assert self.last_commit is not None
-        said = {name: self.last_commit[name] for name in ("step", "epoch", "loader", "first", "count", "metrics")}
-        file.write(json.dumps(said) + "\n")
+        commit = self.last_commit
+        assert commit is not None
+        file.write(json.dumps(comparable(commit)) + "\n")
 
     AgentReporter.committed = recording  # type: ignore[method-assign]

@@ -30,6 +30,10 @@ def state(client: Client, made: str) -> str:
     return str(client.job(made).state)
 
 
+def alarmed(client: Client, name: str) -> bool:
+    return any(alarm.name == name for alarm in client.overview().alarms)
+
+
 def test_a_killed_server_finds_its_jobs_again_and_starts_nothing_twice(tmp_path: Path) -> None:
     with running(tmp_path / "home", slots=4) as server:
         with server.client() as client:
@@ -185,8 +189,9 @@ def test_a_locked_database_delays_and_loses_nothing(tmp_path: Path) -> None:
         until(lambda: state(client, first) == "running", what="it runs")
         holder = sqlite3.connect(server.home / "server.db", isolation_level=None, timeout=60)
         holder.execute("begin immediate")
-        time.sleep(3)
-        assert state(client, first) in ("running", "finished"), "reads go on"
+        until(lambda: (server.home / "jobs" / first / "life-1" / "exit.json").exists(), what="the job ends under the lock")
+        until(lambda: alarmed(client, "database"), what="the server gave up writing for now, and says so")
+        assert state(client, first) == "running", "reads go on, and what could not be written is not said"
         holder.execute("rollback")
         holder.close()
         assert client.wait(first, timeout_s=120).state == "finished"
@@ -215,7 +220,7 @@ def test_a_full_disk_stops_nothing_for_good(tmp_path: Path) -> None:
                 what="the job ends by itself",
                 timeout_s=120,
             )
-            time.sleep(2)
+            until(lambda: alarmed(client, "database"), what="the server could not write it down, and says so")
             (small / "filler").unlink()
             ended = client.wait(made, timeout_s=120)
             assert ended.state == "finished"

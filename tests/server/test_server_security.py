@@ -218,8 +218,13 @@ def test_no_request_names_a_path_that_is_opened(server: Running) -> None:
                 client.log(made.id, source=source)
             assert caught.value.status == 422
     for path in ("/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/assets/..%2f..%2fapp.py"):
-        answer = raw(server, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
-        assert b" 401 " in answer.splitlines()[0]
+        request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
+        for _ in range(60):
+            status = raw(server, request).splitlines()[0]
+            if b" 429 " not in status:
+                break
+            time.sleep(0.6)  # as in `call`: the tests before this one use up what a client may send without a valid token
+        assert b" 401 " in status
 
 
 def test_requests_over_the_rate_are_refused_with_the_time_to_wait() -> None:
