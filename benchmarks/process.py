@@ -88,13 +88,13 @@ def free_port() -> int:
 
 def children(pid: int) -> list[int]:
     """The processes that this one has started."""
-    found: list[int] = []
+    pids: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):  # it may end at any moment
-            found += [int(child) for child in task.read_text().split()]
-    return found
+            pids += [int(child) for child in task.read_text().split()]
+    return pids
 
 
 def descendants(pid: int) -> list[int]:
-    found = children(pid)
-    return found + [younger for child in found for younger in descendants(child)]
+    pids = children(pid)
+    return pids + [younger for child in pids for younger in descendants(child)]
