@@ -70,9 +70,9 @@ def prices(seconds: Sequence[float], fits_s: Sequence[float], sampled: Sequence[
 
 def read(folder: Path) -> tuple[Prices, Prices]:
     """By the chief's clock, and by the CPU time of both workers."""
-    found = [json.loads(path.read_text()) for path in folder.glob("*.json")]
-    chief = next(one["rows"] for one in found if one["chief"])[WARM:]
-    others = [one["rows"][WARM:] for one in found]
+    reports = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    chief = next(report["rows"] for report in reports if report["chief"])[WARM:]
+    others = [report["rows"][WARM:] for report in reports]
     assert chief[0]["on"] and not chief[1]["on"]
     sampled = [row["sampled"] for row in chief]
     fits = [row for row in chief if row["fit_s"] > 1e-3][1:]  # the first one imports scipy, once in a job's life
@@ -84,14 +84,14 @@ def read(folder: Path) -> tuple[Prices, Prices]:
 
 
 def rows(wall: Prices, cpu: Prices) -> list[Row]:
-    def beside(one: Prices) -> dict[str, object]:
-        low, high = one.interval()
+    def beside(prices: Prices) -> dict[str, object]:
+        low, high = prices.interval()
         return {
             "95% from": low,
             "to": high,
-            "ordinary": statistics.median(one.ordinary),
-            "sampled": statistics.median(one.sampled),
-            "off ms": one.off_s * 1e3,
+            "ordinary": statistics.median(prices.ordinary),
+            "sampled": statistics.median(prices.sampled),
+            "off ms": prices.off_s * 1e3,
         }
 
     pairs = {"pairs": len(wall.ordinary) + len(wall.sampled), "fit ms": statistics.median(wall.fits_s) * 1e3}

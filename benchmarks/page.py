@@ -86,8 +86,8 @@ without it had 0.991 and 1.006.""",
 
 
 def read() -> dict[str, dict[str, Any]]:
-    found = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
-    return dict(sorted(found.items(), key=lambda pair: (ORDER.index(pair[0]) if pair[0] in ORDER else len(ORDER), pair[0])))
+    documents = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
+    return dict(sorted(documents.items(), key=lambda pair: (ORDER.index(pair[0]) if pair[0] in ORDER else len(ORDER), pair[0])))
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:

@@ -42,7 +42,9 @@ class Switch:
         assert runner is not None and planning.rate is not None
         planning.meter = self._meter if on else None
         planning.rule = self._rule if on else None
-        planning._policies = self._policies if on else {number: Fixed(one.reference) for number, one in self._policies.items()}
+        planning._policies = (
+            self._policies if on else {number: Fixed(policy.reference) for number, policy in self._policies.items()}
+        )
         runner.reducer.watch = on
         planning.rate.detach()
         if on:
