@@ -113,7 +113,7 @@ def thread_s(talk: CDPSession) -> float:
 
 
 def live(browser: Browser, server: Running, job: str, *, seconds: float, size: tuple[int, int]) -> dict[str, float]:
-    """The job's view for so long, with an idle page beside it."""
+    """Watches the job's view for some seconds, with an idle page beside it."""
     context, page = watched(browser, size)
     idle_context, idle = watched(browser, size)
     idle.goto(f"{server.url}/licences.txt")

@@ -84,8 +84,8 @@ def policy_of(name: str) -> Policy:
 
 
 def simulate(folder: Path, name: str, load: str, number: int) -> dict[str, Any]:
-    """`name` is a policy, with +declared for declared lengths, +history if it is told what finished jobs of the same application
-    took, +stopfree for stretto's own pauses, +at-once for decisions also when jobs come and go, #n for a seed."""
+    """`name` is a policy, with +declared for declared lengths, +history for the lengths of finished jobs of the same application,
+    +stopfree for stretto's own pauses, +at-once for decisions also when jobs come and go, #n for a seed."""
     costs: Costs = StopFree() if "+stopfree" in name else RestartCost(30.0)
     plain = name.partition("+")[0].partition("#")[0]
     jobs = build(read_trace(workload(folder, load, number)), policy=plain, declared="+declared" in name, costs=costs)

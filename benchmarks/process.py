@@ -16,8 +16,8 @@ from benchmarks.report import ROOT
 
 
 def _stop(*_: object) -> None:
-    """A benchmark that is told to stop unwinds, so that what it has started ends with it; to be told twice (by `timeout`, and by
-    make that `timeout` has told) must not interrupt that."""
+    """Unwinds a benchmark that is stopped, so that everything that it started ends with it. A second signal (`timeout` sends one,
+    and so does make, which `timeout` stops too) must not interrupt that."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(143)
 

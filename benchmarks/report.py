@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(os.environ.get("BENCH_RESULTS") or ROOT / "benchmarks" / "results")
-"""Another folder for trials that should not replace what was measured on a quiet machine."""
+"""Another folder, for trials that must not replace results of a quiet machine."""
 Peers = Mapping[str, object]
 PACKAGES = ("torch", "numpy", "scipy", "torchft")
 

@@ -104,7 +104,7 @@ async def get(load: Load, path: str, *, kind: str) -> None:
 
 
 async def dashboard(load: Load, chance: random.Random, seen: list[bytes]) -> None:
-    """One open page: a stream, and what is read when somebody clicks around."""
+    """One open page: a stream, and the requests of somebody who clicks around."""
     stream = asyncio.create_task(listen(load, seen))
     await asyncio.sleep(chance.uniform(0, 2))
     while time.monotonic() < load.until:

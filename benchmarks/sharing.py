@@ -34,7 +34,7 @@ STEPS = 13
 
 @dataclass(frozen=True)
 class Planned:
-    """A job: so many epochs, the share of the slots that its user asked for, and when it comes."""
+    """A job: its epochs, the share of the slots that its user asked for, and its arrival."""
 
     name: str
     epochs: int

@@ -41,9 +41,9 @@ def write(results: Path) -> None:
 
 HEAD = """# Experiments
 
-Written by `make experiments` from `experiments/results/`; do not edit by hand. Intervals are 95% over seeds. The first three are
-about what the maths does to a model, so they train in one process with the library's own slices, noise scale and rules; the fourth
-runs real workers. Small models on small data: they show whether the parts do what their papers say, not how far that carries.
+Written by `make experiments` from `experiments/results/`; do not edit by hand. Intervals are 95% over seeds. The first three ask
+what the maths does to a model, so they train in one process with the library's own slices, noise scale and rules; the fourth
+runs real workers. Models and data are small: they show whether the parts do what their papers say, not whether it scales.
 """
 
 
