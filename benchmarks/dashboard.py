@@ -52,16 +52,16 @@ DRAWN_MS = "() => window.drawn_ms ?? null"
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """One navigation."""
+    """The first view after one navigation."""
 
     ready_s: float
-    """From its beginning until the view is on the screen with its data."""
+    """Seconds from the navigation's start until the view shows its data."""
     longest_ms: float
-    """The longest task until then."""
+    """Length of the longest task until then."""
     cpu_s: float
-    """Of the page's main thread."""
+    """CPU time of the page's main thread."""
     curve_s: float | None
-    """Until a curve of `POINTS` points is on the screen too, where there is one."""
+    """Seconds until a curve of `POINTS` points is drawn too; None for a view without one."""
 
 
 def watched(browser: Browser, size: tuple[int, int] = DESK) -> tuple[BrowserContext, Page]:

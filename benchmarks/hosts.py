@@ -97,7 +97,7 @@ class Bench:
         )
 
     def lose_leader(self, number: int) -> float:
-        """The pause of the others when the leader's host is gone with everything on it."""
+        """The pause of the others when the leader's host is lost with everything on it."""
         folder, job = self.folder / f"lose-{number}", f"lose-{number}"
         for host in NODES:
             self.agent(host, folder, job)
@@ -187,7 +187,7 @@ class Bench:
         wait_for(lambda: self._settled(folder, 3), what="torchrun's three workers")
 
     def torchrun_loses(self, host: str, number: int, *, limit_s: float) -> float | None:
-        """The pause of the others when this host is gone; None where no step was made within the limit."""
+        """The pause of the others when this host is lost; None if no step was made within the limit."""
         folder = self.folder / f"torchrun-{host}-{number}"
         self.torchrun(folder)
         since = time.monotonic()
@@ -219,7 +219,7 @@ class Bench:
         return sent / turns / VECTOR_BYTES, seconds
 
     def _sent(self) -> int:
-        """What has left h1 and h2."""
+        """Bytes sent by h1 and h2."""
         total = 0
         for name in ("h1", "h2"):
             links = json.loads(self.host(name).run("ip", "-s", "-j", "link", "show", "eth0"))
@@ -228,7 +228,7 @@ class Bench:
 
 
 def _only_newcomers(run: RunFolder, switch: Switch, rosters: dict[int, set[str]]) -> bool:
-    """A host whose only worker has just come tells of the time that it waited itself."""
+    """Whether a host has only newcomers in this switch: it would report the time that it waited itself."""
     request = run.read(run.request) or {}
     here = {worker for worker in rosters.get(switch.number, ()) if worker.startswith(f"{request.get('agent')}.w")}
     return here <= set(switch.joined)

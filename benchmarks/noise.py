@@ -23,7 +23,7 @@ from benchmarks.process import BIN, finish, launch, wait_for
 from benchmarks.report import Row, at_most, inform, publish
 
 WARM = 20
-"""Steps before measuring: Adam's second moments have to be ripe."""
+"""Steps before measuring: Adam's second moments must have settled."""
 EVERY, REFIT = 16, 20
 """A job samples one step in 16 and fits after 20."""
 DRAWS = 2000
@@ -31,7 +31,7 @@ DRAWS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Of one clock: ratios of steps to their neighbours without measuring, and seconds."""
+    """Costs by one clock: ratios of steps to their neighbours without measuring, and seconds."""
 
     ordinary: Sequence[float]
     sampled: Sequence[float]
@@ -44,7 +44,7 @@ class Prices:
         return (EVERY - 1) / EVERY * statistics.median(self.ordinary) + statistics.median(self.sampled) / EVERY + fit
 
     def interval(self) -> tuple[float, float]:
-        """95% of the totals of samples drawn from these with replacement."""
+        """95% bootstrap interval of the total."""
         chance = random.Random(0)
 
         def again(values: Sequence[float]) -> list[float]:

@@ -46,7 +46,7 @@ def launch(command: Sequence[str | Path], *, log: Path, env: Mapping[str, str] |
 
 
 def finish(processes: Sequence[Process], *, grace_s: float = 0.0) -> None:
-    """Ends these processes and whatever they have started, in order if there is time to wait, and then surely.
+    """Ends these processes and whatever they have started, gracefully if there is time to wait, then by SIGKILL.
 
     Sessions alone are not enough: torchrun gives each of its workers a session of its own.
     """
@@ -87,7 +87,7 @@ def free_port() -> int:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that this one has started."""
+    """The children of a process."""
     pids: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):  # it may end at any moment

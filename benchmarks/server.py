@@ -37,7 +37,7 @@ from stretto.server.storage.repository import Batch, Storage
 from stretto.server.storage.tokens import make_id
 
 POINTS = 100
-"""Of each ended job's curve."""
+"""Points of each ended job's curve."""
 STEP_S = 0.5
 
 
@@ -88,7 +88,7 @@ def ended(one: str) -> list[NewEvent]:
 
 
 async def get(load: Load, path: str, *, kind: str) -> None:
-    """One read on a connection of its own kind: raw, so that the client costs little of the machine that the server runs on."""
+    """One request on a raw connection, so that the client takes little of the machine that the server runs on."""
     begun = time.perf_counter()
     reader, writer = await asyncio.open_connection(*load.place)
     try:
@@ -144,7 +144,7 @@ async def listen(load: Load, seen: list[bytes]) -> None:
 
 
 async def disturb(load: Load, client: Client, chance: random.Random) -> None:
-    """Users that scale jobs: events for everybody."""
+    """Users who scale jobs, which causes events for all dashboards."""
     while time.monotonic() < load.until:
         await asyncio.to_thread(client.scale, chance.choice(load.jobs), chance.choice([1, 2]))
         await asyncio.sleep(0.3)
@@ -163,7 +163,7 @@ def identifiers(frames: Sequence[bytes]) -> list[int]:
 
 
 def lost(server: Running, seen: Sequence[Sequence[bytes]], since: int, until: int) -> int:
-    """Events that a dashboard has not got, or got twice."""
+    """Counts events that a dashboard missed or received twice."""
     with server.client() as client:
         stored: list[int] = []
         after = since
@@ -188,7 +188,7 @@ def used(pid: int) -> tuple[float, float]:
 
 
 def machine_s() -> tuple[float, float]:
-    """CPU seconds of all processes here, and those that the host of a virtual machine has given to others meanwhile."""
+    """CPU seconds of all processes here, and those that the host of a virtual machine gave to others meanwhile."""
     fields = [int(field) / os.sysconf("SC_CLK_TCK") for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
     user, nice, system, _idle, _wait, irq, softirq, stolen, *_ = fields
     return user + nice + system + irq + softirq, stolen

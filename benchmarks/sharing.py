@@ -29,7 +29,7 @@ SCRIPT = ROOT / "examples" / "digits.py"
 SLOTS = max(2, min(4, len(os.sched_getaffinity(0))))
 LIMIT_S = 3600.0
 STEPS = 13
-"""Of an epoch of the example."""
+"""Steps of an epoch of the example."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One gloo broadcast of a number of bytes between processes that do nothing else: the floor for handing over a state."""
+"""One gloo broadcast of a number of bytes between processes that do nothing else: the lower bound for transferring a state."""
 
 from __future__ import annotations
 
