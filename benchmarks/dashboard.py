@@ -52,16 +52,16 @@ DRAWN_MS = "() => window.drawn_ms ?? null"
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """One navigation."""
+    """The first view after one navigation."""
 
     ready_s: float
-    """From its beginning until the view is on the screen with its data."""
+    """Seconds from the navigation's start until the view shows its data."""
     longest_ms: float
-    """The longest task until then."""
+    """Length of the longest task until then."""
     cpu_s: float
-    """Of the page's main thread."""
+    """CPU time of the page's main thread."""
     curve_s: float | None
-    """Until a curve of `POINTS` points is on the screen too, where there is one."""
+    """Seconds until a curve of `POINTS` points is drawn too; None for a view without one."""
 
 
 def watched(browser: Browser, size: tuple[int, int] = DESK) -> tuple[BrowserContext, Page]:
@@ -81,9 +81,9 @@ def fill_up(route: Route) -> None:
     body["t"] = np.interp(steps, old, body["t"]).tolist()
     body["workers"] = [1] * len(steps)
     for name, column in body["series"].items():
-        known = [(step, value) for step, value in zip(old, column, strict=True) if value is not None]
+        points = [(step, value) for step, value in zip(old, column, strict=True) if value is not None]
         wave = 1 + 0.05 * np.sin(steps / 3)
-        body["series"][name] = (np.interp(steps, *zip(*known, strict=True)) * wave).tolist() if known else [None] * len(steps)
+        body["series"][name] = (np.interp(steps, *zip(*points, strict=True)) * wave).tolist() if points else [None] * len(steps)
     body["step"] = steps.tolist()
     route.fulfill(response=answer, body=json.dumps(body))
 
@@ -109,11 +109,11 @@ def first_view(browser: Browser, server: Running, to: str, *, curves: bool = Fal
 
 
 def thread_s(talk: CDPSession) -> float:
-    return next(one["value"] for one in talk.send("Performance.getMetrics")["metrics"] if one["name"] == "ThreadTime")
+    return next(metric["value"] for metric in talk.send("Performance.getMetrics")["metrics"] if metric["name"] == "ThreadTime")
 
 
 def live(browser: Browser, server: Running, job: str, *, seconds: float, size: tuple[int, int]) -> dict[str, float]:
-    """The job's view for so long, with an idle page beside it."""
+    """Watches the job's view for some seconds, with an idle page beside it."""
     context, page = watched(browser, size)
     idle_context, idle = watched(browser, size)
     idle.goto(f"{server.url}/licences.txt")
@@ -128,8 +128,8 @@ def live(browser: Browser, server: Running, job: str, *, seconds: float, size: t
     )
     page.wait_for_timeout(1000)
     before = int(chart.get_attribute("data-points") or 0)
-    for one in (page, idle):
-        one.evaluate(CLEAR)
+    for view in (page, idle):
+        view.evaluate(CLEAR)
     browser.start_tracing(page=page, categories=["toplevel"])
     box = chart.bounding_box()
     assert box is not None
@@ -139,7 +139,7 @@ def live(browser: Browser, server: Running, job: str, *, seconds: float, size: t
     trace = browser.stop_tracing()
     tasks, frames = page.evaluate("() => [window.tasks, window.frames_ms]")
     still = idle.evaluate("() => [window.tasks, window.frames_ms]")
-    found = {
+    figures = {
         "points": int(chart.get_attribute("data-points") or 0),
         "grown": int(chart.get_attribute("data-points") or 0) - before,
         "longest_ms": max(tasks, default=0.0),
@@ -154,15 +154,15 @@ def live(browser: Browser, server: Running, job: str, *, seconds: float, size: t
     page.unroute_all(behavior="ignoreErrors")
     context.close()
     idle_context.close()
-    return found
+    return figures
 
 
 def cpu_of(trace: bytes) -> dict[str, float]:
     """The longest task of a page's main thread in CPU time, and all of them together."""
     events = json.loads(trace)["traceEvents"]
-    mains = {(one["pid"], one["tid"]) for one in events if one.get("args", {}).get("name") == "CrRendererMain"}
-    tasks = [one for one in events if (one["pid"], one["tid"]) in mains and "RunTask" in one["name"]]
-    spent = [one["tdur"] / 1000 for one in tasks if "tdur" in one]
+    mains = {(event["pid"], event["tid"]) for event in events if event.get("args", {}).get("name") == "CrRendererMain"}
+    tasks = [event for event in events if (event["pid"], event["tid"]) in mains and "RunTask" in event["name"]]
+    spent = [event["tdur"] / 1000 for event in tasks if "tdur" in event]
     return {"longest_cpu_ms": max(spent, default=0.0), "cpu_s": sum(spent) / 1000}
 
 
@@ -170,13 +170,13 @@ def p99(values: list[float]) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * 0.99))]
 
 
-def beside(found: list[First]) -> dict[str, float]:
+def beside(views: list[First]) -> dict[str, float]:
     peers = {
-        "worst": max(one.ready_s for one in found),
-        "longest task ms": max(one.longest_ms for one in found),
-        "cpu s": statistics.median(one.cpu_s for one in found),
+        "worst": max(view.ready_s for view in views),
+        "longest task ms": max(view.longest_ms for view in views),
+        "cpu s": statistics.median(view.cpu_s for view in views),
     }
-    drawn = [one.curve_s for one in found if one.curve_s is not None]
+    drawn = [view.curve_s for view in views if view.curve_s is not None]
     return {**peers, "with its curves": statistics.median(drawn)} if drawn else peers
 
 
@@ -202,16 +202,16 @@ def measure(server: Running, *, rounds: int, seconds: float) -> list[Row]:
     rows = [
         at_most(
             f"first view: {name}, median s",
-            statistics.median(one.ready_s for one in found),
+            statistics.median(view.ready_s for view in first_views),
             VIEW_S,
             bar="< 1 s",
-            peers=beside(found),
+            peers=beside(first_views),
         )
-        for name, found in views.items()
+        for name, first_views in views.items()
     ]
-    for name, one in watches.items():
+    for name, watch in watches.items():
         peers = {
-            key: one[key]
+            key: watch[key]
             for key in (
                 "points",
                 "grown",
@@ -224,9 +224,9 @@ def measure(server: Running, *, rounds: int, seconds: float) -> list[Row]:
                 "idle_frame_most_ms",
             )
         }
-        rows.append(at_most(f"live, {name}: longest task, ms", one["longest_ms"], LONG_MS, bar="≤ 100 ms", peers=peers))
-        rows.append(at_most(f"live, {name}: longest task in CPU time, ms", one["longest_cpu_ms"], LONG_MS, bar="≤ 100 ms"))
-        rows.append(inform(f"live, {name}: memory of scripts, MB", one["heap_mb"]))
+        rows.append(at_most(f"live, {name}: longest task, ms", watch["longest_ms"], LONG_MS, bar="≤ 100 ms", peers=peers))
+        rows.append(at_most(f"live, {name}: longest task in CPU time, ms", watch["longest_cpu_ms"], LONG_MS, bar="≤ 100 ms"))
+        rows.append(inform(f"live, {name}: memory of scripts, MB", watch["heap_mb"]))
     return [*rows, inform("Chromium", float(version.split(".")[0]))]
 
 

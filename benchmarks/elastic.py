@@ -28,7 +28,7 @@ STEPS = 30
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a change of membership cost the workers that stayed, the worst of them."""
+    """What a change of membership cost the remaining workers; the worst of them counts."""
 
     pause_s: float
     """How long the change itself took.
@@ -71,7 +71,7 @@ class Elastic(ABC):
     def kill(self) -> Cost: ...
 
     def freeze(self) -> Cost | None:
-        """None where the system does not detect a frozen worker."""
+        """None if the system does not detect a frozen worker."""
         return None
 
     def survivors(self) -> list[list[StepMark]]:
@@ -143,7 +143,7 @@ class Torchrun(Elastic):
         return self.measure(since, world=2, what="a leave")
 
     def kill(self) -> Cost:
-        """The worker dies, its agent lives on: torchrun restarts all workers."""
+        """The worker dies and its agent lives: torchrun restarts all workers."""
         worker = children(self.processes["c"].pid)
         since = time.monotonic()
         os.kill(worker[0], signal.SIGKILL)

@@ -58,17 +58,17 @@ def work(rank: int, world: int, port: int, megabytes: int, turns: int, out: Path
         dist.barrier()
         begun = time.monotonic()
         side()
-        took = torch.tensor(time.monotonic() - begun, dtype=torch.float64)
-        dist.all_reduce(took, dist.ReduceOp.MAX)
-        return float(took)
+        seconds = torch.tensor(time.monotonic() - begun, dtype=torch.float64)
+        dist.all_reduce(seconds, dist.ReduceOp.MAX)
+        return float(seconds)
 
     times: dict[str, list[float]] = {"tree": [], "all-reduce": []}
     for turn in range(turns + 2):
         sides = [("tree", tree), ("all-reduce", all_reduce)]
         for name, side in sides if turn % 2 else reversed(sides):
-            took = timed(side)
+            seconds = timed(side)
             if turn >= 2:  # the first two warm up memory and connections
-                times[name].append(took)
+                times[name].append(seconds)
     if rank == 0:
         out.write_text(json.dumps(times))
     dist.barrier()

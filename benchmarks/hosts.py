@@ -97,7 +97,7 @@ class Bench:
         )
 
     def lose_leader(self, number: int) -> float:
-        """The pause of the others when the leader's host is gone with everything on it."""
+        """The pause of the others when the leader's host is lost with everything on it."""
         folder, job = self.folder / f"lose-{number}", f"lose-{number}"
         for host in NODES:
             self.agent(host, folder, job)
@@ -107,21 +107,21 @@ class Bench:
         since = time.monotonic()
         self.host(leader).kill()
         wait_for(lambda: self._goes_on(folder, mine, since), what="steps of the others")
-        found = max(
+        gap_s = max(
             longest_gap_s(marks, since=since - 0.5, until=time.monotonic())
             for marks in self.marks(folder, besides=mine)
             if marks and marks[-1].at > since
         )
         self.clear()
-        return found
+        return gap_s
 
     def _settled(self, folder: Path, world: int) -> bool:
-        ready = [marks for marks in self.marks(folder) if len(marks) > 60 and all(one.world == world for one in marks[-50:])]
+        ready = [marks for marks in self.marks(folder) if len(marks) > 60 and all(mark.world == world for mark in marks[-50:])]
         return len(ready) >= world
 
     def _goes_on(self, folder: Path, besides: set[str], since: float) -> bool:
         living = [marks for marks in self.marks(folder, besides=besides) if marks and marks[-1].at > since - 30]
-        return len(living) >= 2 and all(sum(one.world == 2 and one.at > since for one in marks) > 20 for marks in living)
+        return len(living) >= 2 and all(sum(mark.world == 2 and mark.at > since for mark in marks) > 20 for marks in living)
 
     def changes(self, folder: Path, *, across: bool, rounds: int) -> dict[str, list[float]]:
         """Recorded pauses of joins and leaves of a third worker: on another host, or beside the others."""
@@ -141,17 +141,23 @@ class Bench:
         return self._pauses(folder)
 
     def _last_number(self, folder: Path) -> int:
-        return max((one.number for run in every(folder / "runs") for one in run.records() if isinstance(one, Switch)), default=0)
+        return max(
+            (record.number for run in every(folder / "runs") for record in run.records() if isinstance(record, Switch)), default=0
+        )
 
     def _pauses(self, folder: Path) -> dict[str, list[float]]:
         """The longest time that any host has recorded for a switch itself."""
         longest: dict[tuple[str, int], float] = {}
         for run in every(folder / "runs"):
-            joined = {one.number: {member.worker for member in one.members} for one in run.records() if isinstance(one, RosterLine)}
-            for one in run.records():
-                if isinstance(one, Switch) and one.cause in ("join", "leave") and not _only_newcomers(run, one, joined):
-                    key = (one.cause, one.number)
-                    longest[key] = max(longest.get(key, 0.0), one.switch_ms)
+            joined = {
+                record.number: {member.worker for member in record.members}
+                for record in run.records()
+                if isinstance(record, RosterLine)
+            }
+            for record in run.records():
+                if isinstance(record, Switch) and record.cause in ("join", "leave") and not _only_newcomers(run, record, joined):
+                    key = (record.cause, record.number)
+                    longest[key] = max(longest.get(key, 0.0), record.switch_ms)
         return {cause: [pause for (kind, _), pause in longest.items() if kind == cause] for cause in ("join", "leave")}
 
     # ---- torchrun
@@ -181,7 +187,7 @@ class Bench:
         wait_for(lambda: self._settled(folder, 3), what="torchrun's three workers")
 
     def torchrun_loses(self, host: str, number: int, *, limit_s: float) -> float | None:
-        """The pause of the others when this host is gone; None where no step was made within the limit."""
+        """The pause of the others when this host is lost; None if no step was made within the limit."""
         folder = self.folder / f"torchrun-{host}-{number}"
         self.torchrun(folder)
         since = time.monotonic()
@@ -208,23 +214,23 @@ class Bench:
         ]
         wait_for(lambda: all(process.poll() is not None for process in processes), what="exchanges")
         sent = self._sent() - before
-        took = float((self.folder / f"place-{number}-0.log").read_text().split()[-1])
+        seconds = float((self.folder / f"place-{number}-0.log").read_text().split()[-1])
         self.clear()
-        return sent / turns / VECTOR_BYTES, took
+        return sent / turns / VECTOR_BYTES, seconds
 
     def _sent(self) -> int:
-        """What has left h1 and h2."""
-        found = 0
+        """Bytes sent by h1 and h2."""
+        total = 0
         for name in ("h1", "h2"):
             links = json.loads(self.host(name).run("ip", "-s", "-j", "link", "show", "eth0"))
-            found += int(links[0]["stats64"]["tx"]["bytes"])
-        return found
+            total += int(links[0]["stats64"]["tx"]["bytes"])
+        return total
 
 
 def _only_newcomers(run: RunFolder, switch: Switch, rosters: dict[int, set[str]]) -> bool:
-    """A host whose only worker has just come tells of the time that it waited itself."""
-    asked = run.read(run.request) or {}
-    here = {worker for worker in rosters.get(switch.number, ()) if worker.startswith(f"{asked.get('agent')}.w")}
+    """Whether a host has only newcomers in this switch: it would report the time that it waited itself."""
+    request = run.read(run.request) or {}
+    here = {worker for worker in rosters.get(switch.number, ()) if worker.startswith(f"{request.get('agent')}.w")}
     return here <= set(switch.joined)
 
 
@@ -268,13 +274,13 @@ def joins(bench: Bench, *, rounds: int) -> list[Row]:
 
 def placement(bench: Bench, *, turns: int, shuffles: int) -> list[Row]:
     near = ["h1"] * 4 + ["h2"] * 4
-    crossed, took = bench.crossing(near, turns=turns, number=0)
+    crossed, near_s = bench.crossing(near, turns=turns, number=0)
     chance = random.Random(1)
-    found = []
+    random_orders = []
     for number in range(1, shuffles + 1):
         order = chance.sample(near, len(near))
-        found.append(bench.crossing(order, turns=turns, number=number))
-    apart = statistics.mean(sent for sent, _ in found)
+        random_orders.append(bench.crossing(order, turns=turns, number=number))
+    apart = statistics.mean(sent for sent, _ in random_orders)
     return [
         at_most(
             "bytes across hosts in an exchange: by the tree / random order",
@@ -282,7 +288,7 @@ def placement(bench: Bench, *, turns: int, shuffles: int) -> list[Row]:
             0.6,
             peers={"by the tree, × the gradient": crossed, "random, × the gradient": apart},
         ),
-        inform("an exchange's time: by the tree / random order", took / statistics.mean(time_s for _, time_s in found)),
+        inform("an exchange's time: by the tree / random order", near_s / statistics.mean(time_s for _, time_s in random_orders)),
     ]
 
 

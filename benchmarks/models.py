@@ -83,7 +83,7 @@ def build_transformer() -> nn.Module:
 
 
 def build_small() -> nn.Module:
-    """1 million parameters and a step of some ten milliseconds: what pauses are measured on."""
+    """1 million parameters and steps of tens of milliseconds: pauses are measured on it."""
     return nn.Sequential(
         nn.Linear(64, 680), nn.ReLU(), nn.Linear(680, 680), nn.ReLU(), nn.Linear(680, 680), nn.ReLU(), nn.Linear(680, 10)
     )

@@ -23,7 +23,7 @@ from benchmarks.process import BIN, finish, launch, wait_for
 from benchmarks.report import Row, at_most, inform, publish
 
 WARM = 20
-"""Steps before measuring: Adam's second moments have to be ripe."""
+"""Steps before measuring: Adam's second moments must have settled."""
 EVERY, REFIT = 16, 20
 """A job samples one step in 16 and fits after 20."""
 DRAWS = 2000
@@ -31,7 +31,7 @@ DRAWS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Of one clock: ratios of steps to their neighbours without measuring, and seconds."""
+    """Costs by one clock: ratios of steps to their neighbours without measuring, and seconds."""
 
     ordinary: Sequence[float]
     sampled: Sequence[float]
@@ -44,7 +44,7 @@ class Prices:
         return (EVERY - 1) / EVERY * statistics.median(self.ordinary) + statistics.median(self.sampled) / EVERY + fit
 
     def interval(self) -> tuple[float, float]:
-        """95% of the totals of samples drawn from these with replacement."""
+        """95% bootstrap interval of the total."""
         chance = random.Random(0)
 
         def again(values: Sequence[float]) -> list[float]:
@@ -70,9 +70,9 @@ def prices(seconds: Sequence[float], fits_s: Sequence[float], sampled: Sequence[
 
 def read(folder: Path) -> tuple[Prices, Prices]:
     """By the chief's clock, and by the CPU time of both workers."""
-    found = [json.loads(path.read_text()) for path in folder.glob("*.json")]
-    chief = next(one["rows"] for one in found if one["chief"])[WARM:]
-    others = [one["rows"][WARM:] for one in found]
+    reports = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    chief = next(report["rows"] for report in reports if report["chief"])[WARM:]
+    others = [report["rows"][WARM:] for report in reports]
     assert chief[0]["on"] and not chief[1]["on"]
     sampled = [row["sampled"] for row in chief]
     fits = [row for row in chief if row["fit_s"] > 1e-3][1:]  # the first one imports scipy, once in a job's life
@@ -84,14 +84,14 @@ def read(folder: Path) -> tuple[Prices, Prices]:
 
 
 def rows(wall: Prices, cpu: Prices) -> list[Row]:
-    def beside(one: Prices) -> dict[str, object]:
-        low, high = one.interval()
+    def beside(prices: Prices) -> dict[str, object]:
+        low, high = prices.interval()
         return {
             "95% from": low,
             "to": high,
-            "ordinary": statistics.median(one.ordinary),
-            "sampled": statistics.median(one.sampled),
-            "off ms": one.off_s * 1e3,
+            "ordinary": statistics.median(prices.ordinary),
+            "sampled": statistics.median(prices.sampled),
+            "off ms": prices.off_s * 1e3,
         }
 
     pairs = {"pairs": len(wall.ordinary) + len(wall.sampled), "fit ms": statistics.median(wall.fits_s) * 1e3}

@@ -21,7 +21,7 @@ MODELS = {"cnn": "CNN, 10M parameters", "transformer": "transformer, 25M paramet
 BARS = {2: 1.05, 1: 1.03}
 WARM = 2
 ALIKE = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TOP_PAD_": str(64 << 20)}
-"""What stretto sets for its workers, so that freed memory is kept. A peer's user could set it too: the rows without a bar do."""
+"""What stretto sets for its workers, so that they keep freed memory. Peers in rows without a bar have it too."""
 
 
 def start_stretto(folder: Path, model: str, world: int, block: int, blocks: int) -> list[Process]:

@@ -84,8 +84,8 @@ def policy_of(name: str) -> Policy:
 
 
 def simulate(folder: Path, name: str, load: str, number: int) -> dict[str, Any]:
-    """`name` is a policy, with +declared for declared lengths, +history if it is told what finished jobs of the same application
-    took, +stopfree for stretto's own pauses, +at-once for decisions also when jobs come and go, #n for a seed."""
+    """`name` is a policy, with +declared for declared lengths, +history for the lengths of finished jobs of the same application,
+    +stopfree for stretto's own pauses, +at-once for decisions also when jobs come and go, #n for a seed."""
     costs: Costs = StopFree() if "+stopfree" in name else RestartCost(30.0)
     plain = name.partition("+")[0].partition("#")[0]
     jobs = build(read_trace(workload(folder, load, number)), policy=plain, declared="+declared" in name, costs=costs)
@@ -190,8 +190,8 @@ def better(folder: Path, loads: Sequence[str]) -> list[Row]:
         # As the job server decides. Pollux' published system has a fixed interval, so this is beside the comparison, not in it.
         for name in ("goodput+at-once", "goodput+declared+at-once"):
             peers = {figure: ratio(folder, name, load, figure) for figure in ("p99_s", "makespan_s", "fairness_worst")}
-            told = f"load {load}: average of {name} / pollux every 60 s"
-            rows.append(inform(told, ratio(folder, name, load, "average_s"), peers=peers))
+            name_of_row = f"load {load}: average of {name} / pollux every 60 s"
+            rows.append(inform(name_of_row, ratio(folder, name, load, "average_s"), peers=peers))
     return rows
 
 
@@ -239,10 +239,10 @@ def progress(folder: Path, names: Sequence[str], loads: Sequence[str]) -> None:
     for name in names:
         for load in loads:
             for place, number in enumerate(WORKLOADS):
-                found = case(folder, name, load, number)
+                outcome = case(folder, name, load, number)
                 published = PUBLISHED.get(name.partition("#")[0].partition("+")[0], {}).get(load)
-                beside = f"{found['average_s'] / published[place] - 1:+.1%}" if published else ""
-                print(name, load, number, f"{found['average_s']:.0f} s", beside, f"{found['cpu_s']:.0f} s CPU", flush=True)
+                beside = f"{outcome['average_s'] / published[place] - 1:+.1%}" if published else ""
+                print(name, load, number, f"{outcome['average_s']:.0f} s", beside, f"{outcome['cpu_s']:.0f} s CPU", flush=True)
 
 
 if __name__ == "__main__":

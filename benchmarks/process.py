@@ -16,8 +16,8 @@ from benchmarks.report import ROOT
 
 
 def _stop(*_: object) -> None:
-    """A benchmark that is told to stop unwinds, so that what it has started ends with it; to be told twice (by `timeout`, and by
-    make that `timeout` has told) must not interrupt that."""
+    """Unwinds a benchmark that is stopped, so that everything that it started ends with it. A second signal (`timeout` sends one,
+    and so does make, which `timeout` stops too) must not interrupt that."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(143)
 
@@ -46,7 +46,7 @@ def launch(command: Sequence[str | Path], *, log: Path, env: Mapping[str, str] |
 
 
 def finish(processes: Sequence[Process], *, grace_s: float = 0.0) -> None:
-    """Ends these processes and whatever they have started, in order if there is time to wait, and then surely.
+    """Ends these processes and whatever they have started, gracefully if there is time to wait, then by SIGKILL.
 
     Sessions alone are not enough: torchrun gives each of its workers a session of its own.
     """
@@ -87,14 +87,14 @@ def free_port() -> int:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that this one has started."""
-    found: list[int] = []
+    """The children of a process."""
+    pids: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):  # it may end at any moment
-            found += [int(child) for child in task.read_text().split()]
-    return found
+            pids += [int(child) for child in task.read_text().split()]
+    return pids
 
 
 def descendants(pid: int) -> list[int]:
-    found = children(pid)
-    return found + [younger for child in found for younger in descendants(child)]
+    pids = children(pid)
+    return pids + [younger for child in pids for younger in descendants(child)]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(os.environ.get("BENCH_RESULTS") or ROOT / "benchmarks" / "results")
-"""Another folder for trials that should not replace what was measured on a quiet machine."""
+"""Another folder, for trials that must not replace results of a quiet machine."""
 Peers = Mapping[str, object]
 PACKAGES = ("torch", "numpy", "scipy", "torchft")
 
@@ -27,7 +27,7 @@ PACKAGES = ("torch", "numpy", "scipy", "torchft")
 class Row:
     name: str
     value: float | None
-    """None where it could not be measured: such a row never holds."""
+    """None if it could not be measured: such a row never holds."""
     bar: str
     holds: bool | None
     peers: Peers = field(default_factory=lambda: {})
@@ -49,7 +49,7 @@ def inform(name: str, value: float | None, *, peers: Peers | None = None) -> Row
 
 
 def publish(name: str, rows: Sequence[Row], *, notes: Sequence[str] = (), folder: Path = RESULTS) -> Path:
-    """Prints the table, writes the JSON, and gives the file's path."""
+    """Prints the table and writes the JSON. Returns the file's path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
     document = {
@@ -135,7 +135,7 @@ def _commit() -> str | None:
 
 
 def figure(value: object) -> str:
-    """A number as people read it."""
+    """Formats a number for people."""
     if value is None:
         return "–"
     if isinstance(value, bool) or not isinstance(value, int | float):

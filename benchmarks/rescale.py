@@ -50,7 +50,7 @@ class LargeJoins:
 
     costs: list[Cost]
     broadcasts_s: list[float]
-    """gloo broadcasts of the same bytes: the floor for handing the state over."""
+    """gloo broadcasts of the same bytes: the lower bound for transferring the state."""
 
 
 def measure_large_joins(folder: Path, *, rounds: int) -> LargeJoins:

@@ -131,7 +131,7 @@ def _first_after(folder: Path, moment: float) -> float | None:
 
 
 def kill_everything(process: Process) -> None:
-    """The launcher and all that it has started, the youngest generation last."""
+    """The launcher and all its descendants, the youngest generation last."""
     pids, rest = [process.pid], [process.pid]
     while rest:
         rest = [child for pid in rest for child in _children(pid)]

@@ -37,7 +37,7 @@ from stretto.server.storage.repository import Batch, Storage
 from stretto.server.storage.tokens import make_id
 
 POINTS = 100
-"""Of each ended job's curve."""
+"""Points of each ended job's curve."""
 STEP_S = 0.5
 
 
@@ -66,9 +66,11 @@ def fill(home: Path, count: int) -> None:
     async def write() -> None:
         book = JobStore(storage, publish=lambda stored: None)
         for begin in range(0, count, 100):
-            await asyncio.gather(*(book.append(one, ended(one)) for one in [make_id("j") for _ in range(min(100, count - begin))]))
-        for one in list(book.records):
-            storage.write(Batch(points=[(one, Point(step, 1.0 * step, 1, {"loss": 1 / (1 + step)})) for step in range(POINTS)]))
+            await asyncio.gather(
+                *(book.append(job_id, ended(job_id)) for job_id in [make_id("j") for _ in range(min(100, count - begin))])
+            )
+        for job_id in list(book.records):
+            storage.write(Batch(points=[(job_id, Point(step, 1.0 * step, 1, {"loss": 1 / (1 + step)})) for step in range(POINTS)]))
 
     asyncio.run(write())
     engine.dispose()
@@ -86,7 +88,7 @@ def ended(one: str) -> list[NewEvent]:
 
 
 async def get(load: Load, path: str, *, kind: str) -> None:
-    """One read on a connection of its own kind: raw, so that the client costs little of the machine that the server runs on."""
+    """One request on a raw connection, so that the client takes little of the machine that the server runs on."""
     begun = time.perf_counter()
     reader, writer = await asyncio.open_connection(*load.place)
     try:
@@ -102,21 +104,21 @@ async def get(load: Load, path: str, *, kind: str) -> None:
 
 
 async def dashboard(load: Load, chance: random.Random, seen: list[bytes]) -> None:
-    """One open page: a stream, and what is read when somebody clicks around."""
+    """One open page: a stream, and the requests of somebody who clicks around."""
     stream = asyncio.create_task(listen(load, seen))
     await asyncio.sleep(chance.uniform(0, 2))
     while time.monotonic() < load.until:
-        one = chance.choice(load.jobs)
+        job_id = chance.choice(load.jobs)
         kind, path = chance.choice(
             [
                 ("list", "/v1/jobs?limit=100"),
                 ("list", "/v1/jobs?state=running&limit=200"),
-                ("job", f"/v1/jobs/{one}"),
-                ("curve", f"/v1/jobs/{one}/metrics"),
-                ("events", f"/v1/jobs/{one}/events"),
+                ("job", f"/v1/jobs/{job_id}"),
+                ("curve", f"/v1/jobs/{job_id}/metrics"),
+                ("events", f"/v1/jobs/{job_id}/events"),
                 ("overview", "/v1/overview"),
                 ("allocation", "/v1/allocations"),
-                ("explanation", f"/v1/jobs/{one}/explanation"),
+                ("explanation", f"/v1/jobs/{job_id}/explanation"),
                 ("history", "/v1/allocations/history"),
                 ("health", "/healthz"),
             ]
@@ -142,7 +144,7 @@ async def listen(load: Load, seen: list[bytes]) -> None:
 
 
 async def disturb(load: Load, client: Client, chance: random.Random) -> None:
-    """Users that scale jobs: events for everybody."""
+    """Users who scale jobs, which causes events for all dashboards."""
     while time.monotonic() < load.until:
         await asyncio.to_thread(client.scale, chance.choice(load.jobs), chance.choice([1, 2]))
         await asyncio.sleep(0.3)
@@ -157,11 +159,11 @@ async def measure(load: Load, server: Running, dashboards: int) -> list[list[byt
 
 
 def identifiers(frames: Sequence[bytes]) -> list[int]:
-    return [int(one) for one in re.findall(rb"(?:^|\n)id: (\d+)\nevent: event\n", b"".join(frames))]
+    return [int(number) for number in re.findall(rb"(?:^|\n)id: (\d+)\nevent: event\n", b"".join(frames))]
 
 
 def lost(server: Running, seen: Sequence[Sequence[bytes]], since: int, until: int) -> int:
-    """Events that a dashboard has not got, or got twice."""
+    """Counts events that a dashboard missed or received twice."""
     with server.client() as client:
         stored: list[int] = []
         after = since
@@ -171,23 +173,23 @@ def lost(server: Running, seen: Sequence[Sequence[bytes]], since: int, until: in
     count = 0
     for frames in seen:
         got = identifiers(frames)
-        expected = [one for one in stored if got and got[0] <= one <= min(until, max(got, default=0))]
-        received = [one for one in got if one <= until]
+        expected = [number for number in stored if got and got[0] <= number <= min(until, max(got, default=0))]
+        received = [number for number in got if number <= until]
         count += len(set(expected) ^ set(received)) + len(received) - len(set(received)) + (not got)
     return count
 
 
 def used(pid: int) -> tuple[float, float]:
     """(MB, CPU seconds) of a process."""
-    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    resident = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     ticks = int(fields[11]) + int(fields[12])
-    return (int(found[1]) / 1024 if found else 0.0), ticks / os.sysconf("SC_CLK_TCK")
+    return (int(resident[1]) / 1024 if resident else 0.0), ticks / os.sysconf("SC_CLK_TCK")
 
 
 def machine_s() -> tuple[float, float]:
-    """CPU seconds of all processes here, and those that the host of a virtual machine has given to others meanwhile."""
-    fields = [int(one) / os.sysconf("SC_CLK_TCK") for one in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+    """CPU seconds of all processes here, and those that the host of a virtual machine gave to others meanwhile."""
+    fields = [int(field) / os.sysconf("SC_CLK_TCK") for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
     user, nice, system, _idle, _wait, irq, softirq, stolen, *_ = fields
     return user + nice + system + irq + softirq, stolen
 

@@ -29,12 +29,12 @@ SCRIPT = ROOT / "examples" / "digits.py"
 SLOTS = max(2, min(4, len(os.sched_getaffinity(0))))
 LIMIT_S = 3600.0
 STEPS = 13
-"""Of an epoch of the example."""
+"""Steps of an epoch of the example."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A job: so many epochs, the share of the slots that its user asked for, and when it comes."""
+    """A job: its epochs, the share of the slots that its user asked for, and its arrival."""
 
     name: str
     epochs: int
@@ -70,13 +70,13 @@ def play(policy: str, *, elastic: bool) -> tuple[dict[str, float], dict[str, str
         with running(Path(folder) / "home", slots=SLOTS, policy=policy, launcher=STRETTO, interval_s=2.0, cooldown_s=3.0) as server:
             with server.client() as client:
                 made = submit(client, elastic=elastic)
-                ended = {name: client.wait(one, timeout_s=LIMIT_S) for name, one in made.items()}
-    times = {name: (one.ended_at or 0.0) - one.submitted_at for name, one in ended.items()}
-    whole = max(one.ended_at or 0.0 for one in ended.values()) - min(one.submitted_at for one in ended.values())
-    for name, one in ended.items():
-        changes = f"{one.resizes} changes, {one.pause_ms:.0f} ms paused"
-        print(f"  {policy:8} {name:9} {one.state} after {times[name]:6.1f} s, {changes}", flush=True)
-    return times, {name: one.digest for name, one in ended.items()}, whole
+                ended = {name: client.wait(job, timeout_s=LIMIT_S) for name, job in made.items()}
+    times = {name: (job.ended_at or 0.0) - job.submitted_at for name, job in ended.items()}
+    whole = max(job.ended_at or 0.0 for job in ended.values()) - min(job.submitted_at for job in ended.values())
+    for name, job in ended.items():
+        changes = f"{job.resizes} changes, {job.pause_ms:.0f} ms paused"
+        print(f"  {policy:8} {name:9} {job.state} after {times[name]:6.1f} s, {changes}", flush=True)
+    return times, {name: job.digest for name, job in ended.items()}, whole
 
 
 def submit(client: Client, *, elastic: bool) -> dict[str, str]:

@@ -50,7 +50,7 @@ class Player:
 def referee(
     folder: Path, sides: Sequence[str], *, blocks: int, alive: Callable[[], Sequence[Process]], warm: int = 2
 ) -> dict[str, list[float]]:
-    """Opens the gates in turns, every other round in the other order; seconds a step by side, without the warm-up blocks."""
+    """Opens the gates in turns, every other round in reverse order. Returns seconds per step by side, without warm-up blocks."""
     times: dict[str, list[float]] = {side: [] for side in sides}
     for side in sides:
         _await(folder / f"done-{side}-0", alive)

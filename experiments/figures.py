@@ -29,9 +29,9 @@ def _save(figure: Any, path: Path) -> None:
     plt.close(figure)
 
 
-def scaling(found: dict[str, Any], path: Path) -> None:
-    figure, axes = plt.subplots(1, len(found), figsize=(5 * len(found), 3.6))
-    for axis, (task, entry) in zip(axes if len(found) > 1 else [axes], found.items(), strict=True):
+def scaling(results: dict[str, Any], path: Path) -> None:
+    figure, axes = plt.subplots(1, len(results), figsize=(5 * len(results), 3.6))
+    for axis, (task, entry) in zip(axes if len(results) > 1 else [axes], results.items(), strict=True):
         mean, half = interval(entry["reference"]["losses"])
         axis.axhspan(mean - half, mean + half, color="#2a9d8f", alpha=0.3, label="S = 1")
         cases = list(entry["methods"]["adascale"])
@@ -40,8 +40,8 @@ def scaling(found: dict[str, Any], path: Path) -> None:
             places = [place + 0.15 * (shift - 1) for place in range(len(cases))]
             axis.errorbar(
                 places,
-                [one for one, _ in pairs],
-                yerr=[one for _, one in pairs],
+                [mean for mean, _ in pairs],
+                yerr=[half for _, half in pairs],
                 fmt="o",
                 capsize=3,
                 label=method,
@@ -55,12 +55,12 @@ def scaling(found: dict[str, Any], path: Path) -> None:
     _save(figure, path)
 
 
-def momentum(found: dict[str, Any], path: Path) -> None:
-    figure, axes = plt.subplots(1, len(found), figsize=(4 * len(found), 3.4), sharey=True)
-    for axis, (case, methods) in zip(axes, found.items(), strict=True):
+def momentum(results: dict[str, Any], path: Path) -> None:
+    figure, axes = plt.subplots(1, len(results), figsize=(4 * len(results), 3.4), sharey=True)
+    for axis, (case, methods) in zip(axes, results.items(), strict=True):
         for method, runs in methods.items():
             pairs = [interval([run[step] for run in runs]) for step in range(len(runs[0]))]
-            means = [one for one, _ in pairs]
+            means = [mean for mean, _ in pairs]
             axis.plot(means, color=COLOURS[method], label=method)
             axis.fill_between(
                 range(len(means)), [m - h for m, h in pairs], [m + h for m, h in pairs], alpha=0.2, color=COLOURS[method]
@@ -72,18 +72,18 @@ def momentum(found: dict[str, Any], path: Path) -> None:
     _save(figure, path)
 
 
-def estimate(found: dict[str, Any], path: Path) -> None:
+def estimate(results: dict[str, Any], path: Path) -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6))
-    points = [one for run in found["checks"] for one in run]
+    points = [point for run in results["checks"] for point in run]
     left.scatter([offline for _, _, offline in points], [online for _, online, _ in points], s=14, color="#1b6ca8")
-    bounds = [min(min(one[1:]) for one in points), max(max(one[1:]) for one in points)]
+    bounds = [min(min(point[1:]) for point in points), max(max(point[1:]) for point in points)]
     left.plot(bounds, bounds, color="#8d99ae")
     left.set(xscale="log", yscale="log", xlabel="offline noise scale", ylabel="online noise scale")
-    batches = [int(one) for one in found["samples"]]
-    base = statistics.fmean(samples for samples, _ in found["samples"][str(found["reference"])])
-    runs = list(found["samples"].values())
-    right.plot(batches, [base / statistics.fmean(s for s, _ in one) for one in runs], "o-", color="#1b6ca8", label="measured")
-    phis = [statistics.median(scale for _, scale in one) for one in runs]
+    batches = [int(batch) for batch in results["samples"]]
+    base = statistics.fmean(samples for samples, _ in results["samples"][str(results["reference"])])
+    runs = list(results["samples"].values())
+    right.plot(batches, [base / statistics.fmean(s for s, _ in run) for run in runs], "o-", color="#1b6ca8", label="measured")
+    phis = [statistics.median(scale for _, scale in run) for run in runs]
     right.plot(
         batches,
         [(phi + 16) / (phi + batch) for phi, batch in zip(phis, batches, strict=True)],
@@ -96,11 +96,11 @@ def estimate(found: dict[str, Any], path: Path) -> None:
     _save(figure, path)
 
 
-def adaptive(found: dict[str, Any], path: Path) -> None:
-    figure, axes = plt.subplots(1, len(found), figsize=(4 * len(found), 3.4))
-    for axis, (workers, entry) in zip(axes, found.items(), strict=True):
+def adaptive(results: dict[str, Any], path: Path) -> None:
+    figure, axes = plt.subplots(1, len(results), figsize=(4 * len(results), 3.4))
+    for axis, (workers, entry) in zip(axes, results.items(), strict=True):
         names = [*entry["fixed"], "adaptive"]
-        seconds = [one["seconds"] for one in entry["fixed"].values()] + [entry["adaptive"]["seconds"]]
+        seconds = [run["seconds"] for run in entry["fixed"].values()] + [entry["adaptive"]["seconds"]]
         axis.bar(names, seconds, color=["#8d99ae"] * len(entry["fixed"]) + ["#1b6ca8"])
         axis.set_title(f"{workers} worker{'s' if workers != '1' else ''}")
         axis.set_ylabel("seconds to the target")

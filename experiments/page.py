@@ -22,7 +22,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     count = len(values)
     if count < 2:
         return (values[0] if values else math.nan), math.nan
-    quantile = STUDENT[max(one for one in STUDENT if one <= count - 1)]
+    quantile = STUDENT[max(freedom for freedom in STUDENT if freedom <= count - 1)]
     return statistics.fmean(values), quantile * statistics.stdev(values) / math.sqrt(count)
 
 
@@ -41,9 +41,9 @@ def write(results: Path) -> None:
 
 HEAD = """# Experiments
 
-Written by `make experiments` from `experiments/results/`; do not edit by hand. Intervals are 95% over seeds. The first three are
-about what the maths does to a model, so they train in one process with the library's own slices, noise scale and rules; the fourth
-runs real workers. Small models on small data: they show whether the parts do what their papers say, not how far that carries.
+Written by `make experiments` from `experiments/results/`; do not edit by hand. Intervals are 95% over seeds. The first three ask
+what the maths does to a model, so they train in one process with the library's own slices, noise scale and rules; the fourth
+runs real workers. Models and data are small: they show whether the parts do what their papers say, not whether it scales.
 """
 
 
@@ -52,10 +52,10 @@ def _pm(values: Sequence[float], digits: int = 3) -> str:
     return f"{mean:.{digits}f} ± {half:.{digits}f}"
 
 
-def scaling(found: dict[str, Any], seeds: int) -> str:
+def scaling(results: dict[str, Any], seeds: int) -> str:
     from experiments import figures
 
-    figures.scaling(found, FIGURES / "scaling.png")
+    figures.scaling(results, FIGURES / "scaling.png")
     lines = [
         "## 1. AdaScale against linear scaling with warm-up and no scaling",
         "",
@@ -64,8 +64,8 @@ def scaling(found: dict[str, Any], seeds: int) -> str:
         "of them.",
         "",
     ]
-    held: list[str] = []
-    for task, entry in found.items():
+    verdict: list[str] = []
+    for task, entry in results.items():
         reference = entry["reference"]["losses"]
         cases = list(entry["methods"]["adascale"])
         lines += [
@@ -78,8 +78,8 @@ def scaling(found: dict[str, Any], seeds: int) -> str:
             cells = [f"{_pm(rows[case]['losses'])} ({statistics.fmean(rows[case]['steps']):.0f})" for case in cases]
             lines.append(f"| {method} | " + " | ".join(cells) + " |")
         lines.append("")
-        held += _verdict_scaling(task, entry, cases)
-    return "\n".join([*lines, "![held-out loss by scale](../figures/scaling.png)", "", *held, ""])
+        verdict += _verdict_scaling(task, entry, cases)
+    return "\n".join([*lines, "![held-out loss by scale](../figures/scaling.png)", "", *verdict, ""])
 
 
 def _verdict_scaling(task: str, entry: dict[str, Any], cases: list[str]) -> list[str]:
@@ -100,11 +100,11 @@ def _close(losses: list[float], reference: float, half: float) -> bool:
     return mean - own <= reference + max(half, 0.05 * reference)
 
 
-def momentum(found: dict[str, Any], seeds: int) -> str:
+def momentum(results: dict[str, Any], seeds: int) -> str:
     from experiments import figures
 
-    figures.momentum(found, FIGURES / "momentum.png")
-    count = len(next(iter(found.values()))["jump"])
+    figures.momentum(results, FIGURES / "momentum.png")
+    count = len(next(iter(results.values()))["jump"])
     lines = [
         "## 2. Momentum compensation",
         "",
@@ -116,39 +116,39 @@ def momentum(found: dict[str, Any], seeds: int) -> str:
         "|---|---|---|---|",
     ]
     verdicts: list[str] = []
-    for case, methods in found.items():
+    for case, methods in results.items():
         peaks = {method: [max(run[:20]) for run in runs] for method, runs in methods.items()}
         after = {method: [statistics.fmean(run[20:]) for run in runs] for method, runs in methods.items()}
         lines += [f"| {case[2:]} | {method} | {_pm(peaks[method], 2)} | {_pm(after[method], 2)} |" for method in methods]
-        gaps = [one - other for one, other in zip(peaks["jump"], peaks["ramp"], strict=True)]
+        gaps = [jump - ramp for jump, ramp in zip(peaks["jump"], peaks["ramp"], strict=True)]
         mean, half = interval(gaps)
         word = "lower" if mean - half > 0 else "higher" if mean + half < 0 else "not different"
         verdicts.append(f"* {case}: the peak with the ramp is {word} (jump − ramp = {mean:.2f} ± {half:.2f}, paired by seed).")
     return "\n".join([*lines, "", "![loss after the change](../figures/momentum.png)", "", *verdicts, ""])
 
 
-def estimate(found: dict[str, Any], seeds: int) -> str:
+def estimate(results: dict[str, Any], seeds: int) -> str:
     from experiments import figures
 
-    figures.estimate(found, FIGURES / "noise.png")
-    checks = [tuple(one) for run in found["checks"] for one in run]
+    figures.estimate(results, FIGURES / "noise.png")
+    checks = [tuple(check) for run in results["checks"] for check in run]
     ratios = [online / offline for _, online, offline in checks]
     lines = [
         "## 3. The noise scale and what it predicts",
         "",
         f"Online (moving average over the slices' norms) over offline (1,000 single-sample gradients against the whole "
-        f"dataset's), digits, {len(found['checks'])} seeds, at {len(checks)} points: ratio {_pm(ratios, 2)}, "
+        f"dataset's), digits, {len(results['checks'])} seeds, at {len(checks)} points: ratio {_pm(ratios, 2)}, "
         f"from {min(ratios):.2f} to {max(ratios):.2f}.",
         "",
-        f"Samples until the held-out loss is {found['target']}, with AdaScale's rate, {seeds} seeds; the efficiency is that "
+        f"Samples until the held-out loss is {results['target']}, with AdaScale's rate, {seeds} seeds; the efficiency is that "
         "of batch 16 over it. Predicted: (φ + 16)/(φ + B) with the runs' own median online φ.",
         "",
         "| batch | samples | measured | predicted | φ |",
         "|---|---|---|---|---|",
     ]
-    base = statistics.fmean(samples for samples, _ in found["samples"][str(found["reference"])])
+    base = statistics.fmean(samples for samples, _ in results["samples"][str(results["reference"])])
     misses: list[float] = []
-    for batch, runs in found["samples"].items():
+    for batch, runs in results["samples"].items():
         phi = statistics.median(scale for _, scale in runs)
         measured, predicted = base / statistics.fmean(s for s, _ in runs), (phi + 16) / (phi + int(batch))
         misses.append(abs(measured / predicted - 1))
@@ -159,33 +159,33 @@ def estimate(found: dict[str, Any], seeds: int) -> str:
             "",
             "![noise scale](../figures/noise.png)",
             "",
-            f"* The online estimate is within {max(abs(one - 1) for one in ratios):.0%} of the offline one everywhere.",
+            f"* The online estimate is within {max(abs(ratio - 1) for ratio in ratios):.0%} of the offline one everywhere.",
             f"* The predicted efficiency is off by {statistics.fmean(misses):.0%} in the mean and {max(misses):.0%} at most.",
             "",
         ]
     )
 
 
-def adaptive(found: dict[str, Any], seeds: int) -> str:
+def adaptive(results: dict[str, Any], seeds: int) -> str:
     from experiments import figures
 
-    figures.adaptive(found, FIGURES / "adaptive.png")
+    figures.adaptive(results, FIGURES / "adaptive.png")
     lines = [
         "## 4. The adaptive batch against the best fixed one",
         "",
         "Digits to a training loss of 0.2 on real workers with a device of known speed (8 ms a slice and 0.2 ms a sample, as "
         "a sleep), AdaScale everywhere, one run each. Seconds from the first step to the target.",
         "",
-        "| workers | " + " | ".join(next(iter(found.values()))["fixed"]) + " | adaptive | adaptive / best |",
+        "| workers | " + " | ".join(next(iter(results.values()))["fixed"]) + " | adaptive | adaptive / best |",
     ]
-    lines.append("|" + "---|" * (len(next(iter(found.values()))["fixed"]) + 3))
+    lines.append("|" + "---|" * (len(next(iter(results.values()))["fixed"]) + 3))
     verdicts: list[str] = []
-    for workers, entry in found.items():
+    for workers, entry in results.items():
         best = min(entry["fixed"], key=lambda batch: entry["fixed"][batch]["seconds"])
         ratio = entry["adaptive"]["seconds"] / entry["fixed"][best]["seconds"]
         cells = [
-            f"{'**' if batch == best else ''}{one['seconds']:.1f}{'**' if batch == best else ''}"
-            for batch, one in entry["fixed"].items()
+            f"{'**' if batch == best else ''}{run['seconds']:.1f}{'**' if batch == best else ''}"
+            for batch, run in entry["fixed"].items()
         ]
         lines.append(f"| {workers} | " + " | ".join(cells) + f" | {entry['adaptive']['seconds']:.1f} | {ratio:.2f} |")
         way = ", ".join(f"{batch} from step {step}" for step, batch in entry["adaptive"]["batches"])
@@ -197,5 +197,5 @@ def adaptive(found: dict[str, Any], seeds: int) -> str:
 def _verdict_adaptive(workers: str, faster: float, ratio: float, best: str, way: str) -> str:
     who = f"{workers} worker{'s' if workers != '1' else ''}"
     slow = "; it grows by two at most and waits 20 steps each time, and these runs are short" if ratio > 1.05 else ""
-    held = f"{'not ' if slow else ''}as fast as the best fixed batch ({best}), which takes a search: {ratio:.2f} times its time"
-    return f"* {who}: {faster:.1f} times as fast as the batch that it began with; {held}{slow}. Batches: {way}."
+    verdict = f"{'not ' if slow else ''}as fast as the best fixed batch ({best}), which takes a search: {ratio:.2f} times its time"
+    return f"* {who}: {faster:.1f} times as fast as the batch that it began with; {verdict}{slow}. Batches: {way}."

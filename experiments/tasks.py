@@ -64,7 +64,7 @@ def digits() -> Task:
     data = load_digits()
     images, targets = torch.tensor(data.data, dtype=torch.float32) / 16, torch.tensor(data.target)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
-    train, held = order[:1440], order[1440:]
+    train, held_out = order[:1440], order[1440:]
 
     def build() -> nn.Module:
         return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
@@ -73,7 +73,7 @@ def digits() -> Task:
         "digits",
         images[train],
         targets[train],
-        (images[held], targets[held]),
+        (images[held_out], targets[held_out]),
         build,
         F.cross_entropy,
         reference=16,
@@ -88,7 +88,7 @@ def characters() -> Task:
     codes = torch.tensor([symbols.index(byte) for byte in text])
     windows = codes.unfold(0, LENGTH + 1, 4)
     order = torch.randperm(len(windows), generator=torch.Generator().manual_seed(0))
-    train, held = windows[order[256:]], windows[order[:256]]
+    train, held_out = windows[order[256:]], windows[order[:256]]
 
     def loss(scores: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(scores.flatten(0, 1), targets.flatten())
@@ -97,7 +97,7 @@ def characters() -> Task:
         "characters",
         train[:, :-1],
         train[:, 1:],
-        (held[:, :-1], held[:, 1:]),
+        (held_out[:, :-1], held_out[:, 1:]),
         lambda: Characters(len(symbols)),
         loss,
         reference=16,

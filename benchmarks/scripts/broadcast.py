@@ -1,4 +1,4 @@
-"""One gloo broadcast of a number of bytes between processes that do nothing else: the floor for handing over a state."""
+"""One gloo broadcast of a number of bytes between processes that do nothing else: the lower bound for transferring a state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main(out: Path, rank: int, world: int, port: int, size: int, turns: int) -> 
         dist.barrier()
         times.append(time.monotonic() - begun)
     if rank == 0:
-        out.write_text("\n".join(str(one) for one in times[1:]))
+        out.write_text("\n".join(str(seconds) for seconds in times[1:]))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from stretto.batching.grad_norms import RIPE
 from stretto.batching.noise_scale import Sampling
 
 SAMPLED = 4
-"""Of the steps with measuring on, one in so many samples gradients (a job: one in 16; the benchmark weighs it so)."""
+"""Of the steps with measuring on, one in this many samples gradients (one in 16 in a job; the benchmark weights it so)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Turns(Sampling):
 
 
 class Switch:
-    """Takes away all that `Adaptive` and a rule add to a job with a fixed batch, and gives it back."""
+    """Switches everything off and on that `Adaptive` and a rule add to a job with a fixed batch."""
 
     def __init__(self, job: stretto.Job) -> None:
         self._job, self._planning = job, job._session.batches
@@ -37,12 +37,14 @@ class Switch:
         self._meter, self._rule, self._policies = self._planning.meter, self._planning.rule, dict(self._planning._policies)
 
     def set(self, on: bool) -> None:
-        """What is left in a step that is off: the hook that looks whether the gradient was finite."""
+        """A step that is off keeps one thing: the hook that checks whether the gradient is finite."""
         planning, runner = self._planning, self._job._session.runner
         assert runner is not None and planning.rate is not None
         planning.meter = self._meter if on else None
         planning.rule = self._rule if on else None
-        planning._policies = self._policies if on else {number: Fixed(one.reference) for number, one in self._policies.items()}
+        planning._policies = (
+            self._policies if on else {number: Fixed(policy.reference) for number, policy in self._policies.items()}
+        )
         runner.reducer.watch = on
         planning.rate.detach()
         if on:
