@@ -54,6 +54,13 @@ def command(
     ] = None,
     period: Annotated[float, typer.Option("--period", help="Seconds between decisions.")] = 60.0,
     on_events: Annotated[bool, typer.Option("--on-events", help="Decide also when jobs come and go.")] = False,
+    as_server: Annotated[
+        bool,
+        typer.Option(
+            "--as-server",
+            help="Decide as the job server does: with room for waiting jobs, turns and guards; --from-server always does.",
+        ),
+    ] = False,
     seed: Annotated[int, typer.Option("--seed", help="For noise, failures, reclaims and random policies.")] = 0,
     noise: Annotated[float, typer.Option("--noise", help="Relative error of what jobs measure.")] = 0.0,
     failures: Annotated[float, typer.Option("--failures", help="Failures of each node in a day.")] = 0.0,
@@ -67,6 +74,7 @@ def command(
 ) -> None:
     # The fits are tiny: threads of the linear algebra would only get in each other's way. Read when numpy is first loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from stretto.scheduling.pipeline import PipelineSettings
     from stretto.simulation.cluster.cluster_spec import read_cluster
     from stretto.simulation.cluster.report import figures
 
@@ -78,6 +86,8 @@ def command(
     machines = cluster.nodes if nodes is not None or not own_nodes else own_nodes
     settings = _settings(restart_cost, pause, start_up, period, on_events, seed, noise, failures, interference, cluster)
     settings = replace(settings, history=history)
+    if as_server or server is not None:
+        settings = replace(settings, pipeline=PipelineSettings())
     outcomes: dict[str, SimulationResult] = {}
     for name in names:
         outcomes[name] = _run(name, trace, machines, settings, declared, batching, seed, quiet or not sys.stderr.isatty())
