@@ -78,7 +78,7 @@ def words_of_the_simulator(folder: Path, name: str, settings: PipelineSettings, 
 
 
 def words_of_what_if(name: str, **more: Any) -> str:
-    rows = [row("job", 0.0), row("job", 60.0)]
+    rows = [row("job", 0.0), row("job", 900.0)]
     with pytest.raises(PolicyError) as refused:
         replay(rows, {"n00": 4, "n01": 4}, name, period_s=60.0, **more)
     return str(refused.value)
