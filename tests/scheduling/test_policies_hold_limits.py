@@ -22,7 +22,7 @@ from stretto.scheduling.types import Allocation, ClusterNode, Policy, Schedulabl
 from stretto.scheduling.validate import check
 
 QUICK = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-NAMES = ["fifo", "tiresias", "optimus", "quality", "efficiency", "pollux", "goodput"]
+NAMES = registry.names()
 
 
 def policy(name: str) -> Policy:
@@ -66,6 +66,7 @@ def job_lists(draw: Any) -> list[SchedulableJob]:
                 remaining=draw(st.none() | st.floats(0, 1e8)),
                 preemptible=draw(st.sampled_from([True, True, False])),
                 pinned=draw(st.sampled_from([False, False, False, True])),
+                node_kind=draw(st.sampled_from([None, None, None, "a", "b"])),
                 pause_s=draw(st.sampled_from([0.1, 30.0])),
             )
         )
@@ -150,8 +151,8 @@ def test_a_slot_is_idle_only_if_no_waiting_job_fits_in_it(
     jobs = [one for one in jobs if one.quota is None]
     answer = policy(name)(jobs, cluster, Allocation(), 60.0)
     free = free_slots(cluster, answer.places)
-    widest = max(free.values(), default=0)
     for one in jobs:
+        widest = max((free[node.name] for node in cluster if one.runs_on(node.kind)), default=0)
         assert answer.workers(one.name) or one.least > widest
 
 

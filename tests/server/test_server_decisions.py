@@ -16,20 +16,23 @@ from stretto.clusters.local_nodes import bind_slots, cores
 from stretto.core.errors import PolicyError
 from stretto.core.journal import Commit, JournalEvent
 from stretto.scheduling import registry
+from stretto.scheduling.guards import GuardLimits
+from stretto.scheduling.pipeline import PipelineSettings, with_turns
 from stretto.scheduling.policies.quality import fall
+from stretto.scheduling.room import fit, make_room
 from stretto.scheduling.types import Allocation, ClusterNode, SchedulableJob
 from stretto.server.decisions import policy_process
 from stretto.server.decisions.efficiency_cap import paying
-from stretto.server.decisions.limit_clamping import fit, make_room
 from stretto.server.decisions.policy_process import decide
 from stretto.server.decisions.policy_runner import PolicyInput, check
 from stretto.server.decisions.replay import replay
 from stretto.server.decisions.slot_handover import Claim, admit
-from stretto.server.decisions.snapshot import fitted, job_view, limits, turns
+from stretto.server.decisions.snapshot import fitted, job_view, limits
 from stretto.server.jobs import journal_events
 from stretto.server.jobs.command import asked
 from stretto.server.jobs.run_progress import RunProgress
 from stretto.server.jobs.sparkline import MOST
+from stretto.server.jobs.state import Record
 from stretto.server.models import JobState
 
 claims = st.lists(
@@ -99,13 +102,13 @@ def snapshot(**more: object) -> PolicyInput:
 @pytest.mark.parametrize(
     ("places", "words"),
     [
-        ({"a": [["n0", 3]]}, "allowed are 1 to 2"),
-        ({"b": [["n0", 1]]}, "allowed are 2 to 4"),
-        ({"x": [["n0", 1]]}, "there is not"),
-        ({"a": [["n9", 1]]}, "there is not"),
-        ({"a": [["n0", 2]], "b": [["n0", 3]]}, "more slots than there are"),
+        ({"a": [["n0", 3]]}, "a was allocated 3 workers, its limits are 1 to 2"),
+        ({"b": [["n0", 1]]}, "b was allocated 1 workers, its limits are 2 to 4"),
+        ({"x": [["n0", 1]]}, "not a waiting or running job"),
+        ({"a": [["n9", 1]]}, "not a node of the cluster"),
+        ({"a": [["n0", 2]], "b": [["n0", 3]]}, "n0 has 4 slots, 5 were allocated"),
         ({"a": 5}, "cannot be read"),
-        ({"a": [["n0", -1]]}, "there is not"),
+        ({"a": [["n0", -1]]}, "its limits are 1 to 2"),
     ],
 )
 def test_an_impossible_answer_of_a_policy_is_refused(places: object, words: str) -> None:
@@ -123,10 +126,11 @@ def test_a_possible_answer_is_taken() -> None:
 
 def grown(changed_s: float | None, *, cooldown_s: float) -> int:
     job = SchedulableJob("a", 0.0, least=1, most=4, changed_s=changed_s, models={})
-    found = PolicyInput("optimus", [job], [ClusterNode("n0", 4)], {"a": (("n0", 1),)}, 100.0, cooldown_s=cooldown_s)
+    settings = PipelineSettings(guards=GuardLimits(cooldown_s=cooldown_s))
+    found = PolicyInput("optimus", [job], [ClusterNode("n0", 4)], {"a": (("n0", 1),)}, 100.0, settings=settings)
     policy_process.load = lambda name: lambda jobs, nodes, now, time_s: Allocation({"a": (("n0", 3),)}, {})  # type: ignore[assignment]
     try:
-        return decide(found, [job], None).workers("a")
+        return decide(found, [job], None).answer.workers("a")
     finally:
         policy_process.load = registry.load
 
@@ -141,7 +145,7 @@ def test_a_clock_that_was_set_back_holds_nobody_for_ever() -> None:
     assert job_view(record(changed_at=1e9), RunProgress(), quota=None, now=100.0).changed_s is None, "no cool-down until then"
     assert job_view(record(changed_at=99.0), RunProgress(), quota=None, now=100.0).changed_s == 99.0
     runs, waits = record(turn_at=1e9), record(id="j-bbbbbbbbbbbb", state=JobState.QUEUED)
-    assert turns([runs, waits], slots=1, now=100.0, turn_s=60.0) == {runs.id}, "no turn until then either"
+    assert free(runs, waits, slots=1, now=100.0) == {runs.id}, "no turn until then either"
 
 
 def test_a_pin_that_is_taken_away_leaves_no_trace_in_what_is_known_of_a_job() -> None:
@@ -150,7 +154,7 @@ def test_a_pin_that_is_taken_away_leaves_no_trace_in_what_is_known_of_a_job() ->
     def decided(most: int) -> int:
         job = SchedulableJob("a", 0.0, least=1, most=most, profiled=2, pause_s=0.01)
         found = PolicyInput("goodput", [job], [ClusterNode("n0", 2)], {"a": (("n0", 1),)}, 100.0, paces)
-        return decide(found, models.add(found), None).workers("a")
+        return decide(found, models.add(found), None).answer.workers("a")
 
     assert decided(1) == 1, "pinned to one worker while its speeds are fitted"
     assert decided(2) == 2, "the policy has it again, and two workers are twice as fast"
@@ -325,16 +329,27 @@ def test_what_a_job_file_asks_of_the_loader_is_in_the_jobs_environment() -> None
     assert asked(SPEC.elastic) == {}, "nothing is said: the script counts"
 
 
+def free(runs: Record, waits: Record, *, slots: int, now: float) -> set[str]:
+    """The jobs that a decision may set back to the queue."""
+    jobs = [job_view(each, RunProgress(), quota=None, now=now) for each in (runs, waits)]
+    current = Allocation({runs.id: (("n0", 1),)})
+    return {job.name for job in with_turns(jobs, [ClusterNode("n0", slots)], current, now, turn_s=60.0) if job.preemptible}
+
+
 def test_nobody_is_set_back_while_all_fit_or_before_its_turn_is_over() -> None:
     runs = record(turn_at=100.0)
     waits = record(id="j-baaaaaaaaaaa", state=JobState.QUEUED)
-    assert turns([runs, waits], slots=2, now=1000.0, turn_s=60.0) == frozenset(), "both fit: it is shrunk instead"
-    assert turns([runs, waits], slots=1, now=120.0, turn_s=60.0) == frozenset(), "not yet"
-    assert turns([runs, waits], slots=1, now=160.0, turn_s=60.0) == {runs.id}
+    assert free(runs, waits, slots=2, now=1000.0) == set(), "both fit: it is shrunk instead"
+    assert free(runs, waits, slots=1, now=120.0) == set(), "not yet"
+    assert free(runs, waits, slots=1, now=160.0) == {runs.id}
     urgent = replace(waits, spec=SPEC.model_copy(update={"priority": 5}))
-    assert turns([runs, urgent], slots=1, now=120.0, turn_s=60.0) == {runs.id}, "for somebody more important at once"
+    assert free(runs, urgent, slots=1, now=120.0) == {runs.id}, "for somebody more important at once"
     fixed = replace(runs, spec=SPEC.model_copy(update={"preemptible": False}))
-    assert turns([fixed, urgent], slots=1, now=1000.0, turn_s=60.0) == frozenset()
+    assert free(fixed, urgent, slots=1, now=1000.0) == set()
+    starting = replace(runs, state=JobState.STARTING)
+    assert free(starting, urgent, slots=1, now=1000.0) == set(), "it has no checkpoint of this attempt"
+    pinned = replace(runs, wish=2, pinned=True)
+    assert free(pinned, waits, slots=2, now=1000.0) == set(), "a pin above the declared minimum sets nobody back"
 
 
 # -- replays -------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from made import SPEC, record
 
+from stretto.clusters.base import NodeInfo
 from stretto.server.decisions.explain import explain
+from stretto.server.decisions.snapshot import job_view
 from stretto.server.jobs.run_progress import RunProgress
 from stretto.server.jobs.state import Record, fold
 from stretto.server.models import Explanation, JobState
@@ -195,3 +197,19 @@ def test_a_job_that_sizes_itself_says_so() -> None:
     spec = SPEC.model_copy(update={"elastic": SPEC.elastic.model_validate({"min": 1, "max": 4, "autoscale": {"efficiency": 0.6}})})
     slow = RunProgress(speeds={"1": 100.0, "2": 110.0})
     assert say(record(spec=spec, wanted=1, workers=1), [], known=slow).constraint == "autoscale"
+
+
+def test_a_job_that_needs_nodes_of_a_type_is_explained_by_those_nodes_alone() -> None:
+    mixed = [NodeInfo("node0", 4), NodeInfo("g0", 2, "a100")]
+    waits = record(spec=named("digits", resources={"node_type": "a100"}, elastic={"min": 1, "max": 4}), state=JobState.QUEUED)
+    told = say(waits, [OTHER], slots=6, nodes=mixed)
+    assert told.sentence.startswith("'digits' waits for the next decision: 2 slots free, it needs 1"), "node0 does not count"
+    large = replace(waits, spec=named("digits", resources={"node_type": "a100"}, elastic={"min": 4, "max": 4}))
+    told = say(large, [], slots=6, nodes=mixed)
+    assert told.sentence == "'digits' can never run here: it needs 4 slots on nodes of type 'a100', the cluster has 2."
+    assert told.would_change[-1] == "nodes of type 'a100' with at least 4 slots in all"
+    other = replace(waits, spec=named("digits", resources={"node_type": "h100"}))
+    told = say(other, [], slots=6, nodes=mixed)
+    assert "needs 1 slot on nodes of type 'h100', the cluster has none." in told.sentence
+    assert told.constraint == "minimum"
+    assert job_view(waits, RunProgress(), quota=None, now=1.0).node_kind == "a100", "and policies see it"

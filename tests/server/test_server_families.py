@@ -156,9 +156,9 @@ def test_of_those_who_wait_the_one_with_fewer_steps_goes_first_where_its_family_
     assert [(job.name, job.remaining) for job in snapshot.jobs] == [(long, 8000.0), (short, 80.0), (other, None)]
     assert snapshot.paces.keys() == {long, short}, "nothing is presumed of a family that nobody has seen"
     both = replace(snapshot, policy="goodput", jobs=snapshot.jobs[:2], nodes=[ClusterNode("node0", 1)], places={})
-    assert decide(both, Models().add(both), None).places == {short: (("node0", 1),)}
+    assert decide(both, Models().add(both), None).answer.places == {short: (("node0", 1),)}
     unknown = replace(both, jobs=[replace(job, remaining=None, done=None, finished=()) for job in both.jobs], paces={})
-    assert decide(unknown, Models().add(unknown), None).places == {long: (("node0", 1),)}, "a control: else as they came"
+    assert decide(unknown, Models().add(unknown), None).answer.places == {long: (("node0", 1),)}, "a control: else as they came"
     close_server(server)
 
 

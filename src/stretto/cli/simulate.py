@@ -61,6 +61,13 @@ class SimulateFlags:
     ] = None
     period: Annotated[float, typer.Option("--period", help="Seconds between decisions.")] = 60.0
     on_events: Annotated[bool, typer.Option("--on-events", help="Decide also when jobs come and go.")] = False
+    as_server: Annotated[
+        bool,
+        typer.Option(
+            "--as-server",
+            help="Decide as the job server does: with room for waiting jobs, turns and guards; --from-server always does.",
+        ),
+    ] = False
     seed: Annotated[int, typer.Option("--seed", help="For noise, failures, reclaims and random policies.")] = 0
     noise: Annotated[float, typer.Option("--noise", help="Relative error of what jobs measure.")] = 0.0
     failures: Annotated[float, typer.Option("--failures", help="Failures of each node in a day.")] = 0.0
@@ -147,6 +154,7 @@ def _trace(flags: SimulateFlags) -> tuple[list[TraceJob], tuple[ClusterNode, ...
 
 
 def _settings(flags: SimulateFlags, cluster: ClusterSpec) -> SimulationSettings:
+    from stretto.scheduling.pipeline import POLICY_ALONE, PipelineSettings
     from stretto.simulation.cluster.engine import SimulationSettings
     from stretto.simulation.cluster.faults import FaultModel
 
@@ -163,6 +171,7 @@ def _settings(flags: SimulateFlags, cluster: ClusterSpec) -> SimulationSettings:
         interference=flags.interference,
         speeds=cluster.speeds,
         history=flags.history,
+        pipeline=PipelineSettings() if flags.as_server or flags.server is not None else POLICY_ALONE,
     )
 
 

@@ -96,11 +96,12 @@ def options(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], *, hel
             mine = (bare & (least == size)) | ((now == size) & (least <= size) & (size <= most))
             if size <= group.capacity and mine.any():
                 extra[size] = mine
+        here = np.array([job.runs_on(group.kind) for job in jobs])
         for size, mask in [*zip(usual, fits, strict=True), *extra.items()]:
             group_of.append(place)
             size_of.append(size)
-            allowed.append(mask)
-            reached.append(mask | ((least <= size) & (most < size) & (size <= reach)))
+            allowed.append(mask & here)
+            reached.append((mask | ((least <= size) & (most < size) & (size <= reach))) & here)
     size_array, group_array = np.array(size_of, dtype=np.int64), np.array(group_of, dtype=np.int64)
     shape = (len(size_of), len(jobs))
     mask, wider = (np.array(which, dtype=bool).reshape(shape).T for which in (allowed, reached))

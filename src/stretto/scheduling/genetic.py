@@ -33,6 +33,8 @@ class SearchLimits:
     pinned: NDArray[np.bool_]
     kinds: Ints
     """A number for each node's kind."""
+    allowed: NDArray[np.bool_] | None = None
+    """(jobs, nodes): whether the job may run there; None: every job everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,8 @@ def mutate(states: States, limits: SearchLimits, random: Random) -> States:
 
 
 def repair(states: States, limits: SearchLimits, random: Random) -> States:
+    if limits.allowed is not None:
+        states[:, ~limits.allowed] = 0
     _one_spread_job_a_node(states)
     if limits.kinds.any():
         _one_kind_a_job(states, limits.kinds)

@@ -10,10 +10,11 @@ from stretto.scheduling.types import Allocation, ClusterNode, Placement, Schedul
 def still_valid(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], now: Allocation) -> dict[str, Placement]:
     """The placements of now that can go on: of jobs that still exist, on nodes that still exist and are not overfull."""
     free = {node.name: node.slots for node in nodes}
+    kinds = {node.name: node.kind for node in nodes}
     kept: dict[str, Placement] = {}
     for job in sorted(jobs, key=lambda job: (not job.pinned, job.preemptible)):
         placement = now.of(job.name)
-        if placement and all(0 < count <= free.get(node, 0) for node, count in placement):
+        if placement and all(0 < count <= free.get(node, 0) and job.runs_on(kinds[node]) for node, count in placement):
             kept[job.name] = placement
             for node, count in placement:
                 free[node] -= count
@@ -43,12 +44,14 @@ def emptiest_first(free: dict[str, int], workers: int) -> Placement:
     return tuple(placement)
 
 
-def one_kind(nodes: Sequence[ClusterNode], free: dict[str, int], workers: int) -> Placement:
-    """As `emptiest_first`, on nodes of one kind: a job cannot be spread over kinds. The kind with most room is taken."""
+def one_kind(nodes: Sequence[ClusterNode], free: dict[str, int], workers: int, *, kind: str | None = None) -> Placement:
+    """As `emptiest_first`, on nodes of one kind: a job cannot be spread over kinds. `kind` is the only one allowed; without it
+    the kind with most room is taken."""
     kinds: dict[str, dict[str, int]] = {}
     for node in nodes:
-        kinds.setdefault(node.kind, {})[node.name] = free[node.name]
-    if len(kinds) == 1:
+        if kind is None or node.kind == kind:
+            kinds.setdefault(node.kind, {})[node.name] = free[node.name]
+    if len(kinds) == 1 and kind is None:
         return emptiest_first(free, workers)
     for _, part in sorted(kinds.items(), key=lambda item: (-sum(item[1].values()), item[0])):
         placement = emptiest_first(part, workers)
@@ -56,6 +59,11 @@ def one_kind(nodes: Sequence[ClusterNode], free: dict[str, int], workers: int) -
             free.update(part)
             return placement
     return ()
+
+
+def slots_for(job: SchedulableJob, nodes: Sequence[ClusterNode]) -> int:
+    """The slots of all nodes that the job may run on."""
+    return sum(node.slots for node in nodes if job.runs_on(node.kind))
 
 
 class Quotas:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Literal, Never
 
 from stretto.batching.goodput import GoodputModel
 
@@ -19,8 +19,8 @@ Placement = tuple[tuple[str, int], ...]
 """((node, workers), …): where a job's workers are. Empty: it has none."""
 
 
-def nothing() -> Mapping[str, Any]:
-    return MappingProxyType({})
+def nothing() -> Mapping[str, Never]:
+    return MappingProxyType(dict[str, Never]())
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,8 @@ class SchedulableJob:
     arrival_s: float
     least: int = 1
     """It runs on at least so many workers, or not at all."""
+    declared_least: int | None = None
+    """The same as its user declared it, where a pin or a plan has raised `least`; None: `least`."""
     most: int = 1
     reach: int | None = None
     """How many it may be given later, where `most` is only what may be asked for before it has run on more; None: `most`."""
@@ -61,12 +63,16 @@ class SchedulableJob:
     owner: str = ""
     quota: int | None = None
     """The most slots that all jobs of this owner may hold together."""
+    node_kind: str | None = None
+    """It runs on nodes of this kind only; None: of any one kind."""
     attained_s: float = 0.0
     """Slot-seconds held so far."""
     restarts: int = 0
     """Changes of its placement so far, the first start not counted."""
     changed_s: float | None = None
     """When its placement changed last."""
+    turn_began_s: float | None = None
+    """When it was last taken from the queue and began to train; None: it waits or is starting."""
     pause_s: float = 30.0
     """What a change of its placement costs it, as measured."""
     remaining: float | None = None
@@ -88,19 +94,23 @@ class SchedulableJob:
 
     def model(self, kind: str) -> GoodputModel | None:
         """The model for this kind of node; any other kind's, if it has not run there yet; None without or with a broken one."""
-        found = self.models.get(kind)
-        if found is None and self.models:
-            found = self.models[min(self.models)]
-        return found if found is not None and found.sane else None
+        model = self.models.get(kind)
+        if model is None and self.models:
+            model = self.models[min(self.models)]
+        return model if model is not None and model.sane else None
+
+    def runs_on(self, kind: str) -> bool:
+        """Whether its workers may be placed on nodes of this kind."""
+        return self.node_kind is None or self.node_kind == kind
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Who runs where, and why. `memory` is handed back to the policy with its next call; a policy must do without it too."""
+    """Which job runs where, and why. `memory` is handed back to the policy with its next call; a policy must do without it too."""
 
     places: Mapping[str, Placement] = field(default_factory=nothing)
     reasons: Mapping[str, str] = field(default_factory=nothing)
-    memory: Any = None
+    memory: object = None
 
     def of(self, job: str) -> Placement:
         return self.places.get(job, ())
@@ -113,10 +123,36 @@ Policy = Callable[[Sequence[SchedulableJob], Sequence[ClusterNode], Allocation, 
 """(jobs, nodes, allocation now, time) → allocation. Pure: the same input gives the same output."""
 
 
+@dataclass(frozen=True, slots=True)
+class PolicyTraits:
+    """What a policy presupposes. Its file states them in a constant `TRAITS`; server, simulator and what-if read them there."""
+
+    fixed_sizes: bool = False
+    """It gives every job the size that its user asked for: no job is made smaller for one that waits."""
+    batch: Literal["fixed", "linear", "adaptive"] = "adaptive"
+    """How simulated jobs choose their batch under it: as in the trace, each worker's part of that, or by goodput."""
+    needs_lengths: bool = False
+    """The simulator hands it the true step times and numbers of steps, as its publication presupposes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPolicy:
+    """A policy with its name and traits. It is called like the policy itself."""
+
+    name: str
+    function: Policy
+    traits: PolicyTraits = PolicyTraits()
+    summary: str = ""
+    """The first line of its file."""
+
+    def __call__(self, jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], now: Allocation, time_s: float) -> Allocation:
+        return self.function(jobs, nodes, now, time_s)
+
+
 def size(placement: Placement) -> int:
     return sum(workers for _, workers in placement)
 
 
-def same(one: Placement, other: Placement) -> bool:
+def same(left: Placement, right: Placement) -> bool:
     """Whether two placements put the same numbers on the same nodes, in whatever order."""
-    return one == other or sorted(one) == sorted(other)
+    return left == right or sorted(left) == sorted(right)

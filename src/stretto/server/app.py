@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from stretto.clusters.base import Cluster
 from stretto.clusters.registry import open_cluster
 from stretto.core.errors import UsageError
+from stretto.scheduling.registry import DEFAULT as DEFAULT_POLICY
 from stretto.server import VERSION
 from stretto.server.api import views
 from stretto.server.api.cluster_views import allocation
@@ -146,7 +147,7 @@ def build(settings: ServerSettings, *, cluster: Cluster | None = None) -> Server
 
 def _policy(settings: ServerSettings, storage: Storage) -> str:
     known = names()
-    chosen = settings.policy or str(storage.setting("policy") or "") or ("goodput" if "goodput" in known else "fifo")
+    chosen = settings.policy or str(storage.setting("policy") or "") or DEFAULT_POLICY
     if chosen not in known:
         raise UsageError(f"--policy {chosen!r} does not exist: choose one of {', '.join(sorted(known))}")
     return chosen

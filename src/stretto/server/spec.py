@@ -52,7 +52,10 @@ class Resources(Strict):
     """What one worker needs."""
 
     slots: int = Field(default=1, ge=1, le=1, description="slots a worker: a slot is a place for one worker")
-    node_type: Name | None = Field(default=None, description="only on nodes of this type")
+    node_type: Name | None = Field(
+        default=None,
+        description="only on nodes of this type; without enough of them the job waits, and `stretto explain` says so",
+    )
 
 
 class Autoscale(Strict):

@@ -356,7 +356,7 @@ export interface Progress {
 export interface Resources {
   /** slots a worker: a slot is a place for one worker */
   slots?: number;
-  /** only on nodes of this type */
+  /** only on nodes of this type; without enough of them the job waits, and `stretto explain` says so */
   node_type?: string | null;
 }
 
@@ -435,6 +435,8 @@ export interface Trace {
   until: number;
   slots: number;
   nodes: Record<string, number>;
+  /** the type of each node */
+  kinds: Record<string, string>;
   items: TraceRow[];
 }
 
@@ -446,6 +448,9 @@ export interface TraceRow {
   min_workers: number;
   max_workers: number;
   priority: number;
+  /** only on nodes of this type */
+  node_type: string | null;
+  preemptible: boolean;
   state: JobState;
   duration_s: number | null;
   worker_seconds: number;

@@ -15,8 +15,9 @@ import numpy as np
 
 from stretto.scheduling.allocate import Setting, allocate
 from stretto.scheduling.candidate_sizes import Floats
-from stretto.scheduling.types import Allocation, ClusterNode, SchedulableJob
+from stretto.scheduling.types import Allocation, ClusterNode, PolicyTraits, SchedulableJob
 
+TRAITS = PolicyTraits()
 THRESHOLD = 0.5
 """S: below this, a worker is better left idle."""
 MARGIN = 0.1

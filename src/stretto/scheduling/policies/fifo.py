@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from stretto.core.text import quantity
 from stretto.scheduling.slots import Quotas, free_slots, one_kind, still_valid
-from stretto.scheduling.types import Allocation, ClusterNode, SchedulableJob, size
+from stretto.scheduling.types import Allocation, ClusterNode, PolicyTraits, SchedulableJob, size
 
+TRAITS = PolicyTraits(fixed_sizes=True, batch="fixed")
 PATIENCE_S = 4 * 3600.0
 
 
@@ -43,12 +44,14 @@ def fifo(
         if blocked:
             reasons[job.name] = "waits behind a job that has waited too long to be passed again"
             continue
-        placement = one_kind(nodes, free, wanted)
+        placement = one_kind(nodes, free, wanted, kind=job.node_kind)
         if placement:
             places[job.name] = placement
             quotas.take(job, wanted)
             reasons[job.name] = f"started on {wanted}: its turn, or it fits in a gap"
         else:
-            reasons[job.name] = f"needs {quantity(wanted, 'slot')}, {sum(free.values())} are free"
+            there = sum(free[node.name] for node in nodes if job.runs_on(node.kind))
+            kind = "" if job.node_kind is None else f" on nodes of kind {job.node_kind}"
+            reasons[job.name] = f"needs {quantity(wanted, 'slot')}, {there} are free{kind}"
             blocked = time_s - job.arrival_s > patience_s
     return Allocation(places, reasons)

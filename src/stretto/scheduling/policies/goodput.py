@@ -26,7 +26,9 @@ from stretto.scheduling.allocate import Setting, allocate
 from stretto.scheduling.candidate_sizes import Floats
 from stretto.scheduling.length_estimates import LengthHistory, gittins, work_left
 from stretto.scheduling.lookahead import pieces, worths
-from stretto.scheduling.types import Allocation, ClusterNode, SchedulableJob
+from stretto.scheduling.types import Allocation, ClusterNode, PolicyTraits, SchedulableJob
+
+TRAITS = PolicyTraits()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,10 @@ import heapq
 from collections.abc import Callable, Sequence
 
 from stretto.core.text import quantity
-from stretto.scheduling.slots import Quotas, free_slots, one_kind, still_valid
-from stretto.scheduling.types import Allocation, ClusterNode, Placement, SchedulableJob, size
+from stretto.scheduling.slots import Quotas, free_slots, one_kind, slots_for, still_valid
+from stretto.scheduling.types import Allocation, ClusterNode, Placement, PolicyTraits, SchedulableJob, size
+
+TRAITS = PolicyTraits(batch="fixed", needs_lengths=True)
 
 
 def optimus(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], now: Allocation, time_s: float) -> Allocation:
@@ -24,13 +26,13 @@ def optimus(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], now: A
     # Whoever may not be taken off keeps its slots until it has others: its new size may fit on no kind of node.
     rooted = {job.name: kept[job.name] for job in jobs if not job.preemptible and job.name in kept and job.name not in places}
     free = free_slots(nodes, places | rooted)
-    for job in sorted(jobs, key=lambda job: (job.name not in rooted, counts[job.name])):
+    for job in sorted(jobs, key=lambda job: (job.name not in rooted, job.node_kind is None, counts[job.name])):
         before = rooted.get(job.name, ())
         if job.name in places or not (counts[job.name] or before):
             continue
         for node, count in before:
             free[node] += count
-        placement = one_kind(nodes, free, counts[job.name]) if counts[job.name] else ()
+        placement = one_kind(nodes, free, counts[job.name], kind=job.node_kind) if counts[job.name] else ()
         if not placement and before:
             placement = _part(before, counts[job.name])
             for node, count in placement:
@@ -59,6 +61,10 @@ def _sizes(
     kept: dict[str, Placement],
 ) -> tuple[dict[str, int], dict[str, str]]:
     free = sum(node.slots for node in nodes) - sum(fixed.values())
+    of_kind: dict[str | None, int] = {job.node_kind: slots_for(job, nodes) for job in jobs if job.node_kind is not None}
+    for job in jobs:
+        if job.node_kind is not None:
+            of_kind[job.node_kind] -= fixed.get(job.name, 0)
     quotas = Quotas(jobs)
     counts = {job.name: 0 for job in jobs} | fixed
     reasons = dict.fromkeys(fixed, "pinned")
@@ -69,9 +75,11 @@ def _sizes(
         key=lambda job: (job.preemptible or job.name not in kept, -job.priority, job.least),
     )
     for job in ordered:
-        if job.least <= min(free, quotas.left(job)):
+        if job.least <= min(free, quotas.left(job), of_kind.get(job.node_kind, free)):
             counts[job.name] = job.least
             free -= job.least
+            if job.node_kind is not None:
+                of_kind[job.node_kind] -= job.least
             quotas.take(job, job.least)
             reasons[job.name] = "its fewest workers"
         else:
@@ -83,10 +91,12 @@ def _sizes(
             _push(heap, place, job, counts[job.name], predict[job.name])
     while free > 0 and heap:
         gain, place, job = heapq.heappop(heap)
-        if quotas.left(job) < 1:
+        if min(quotas.left(job), of_kind.get(job.node_kind, free)) < 1:
             continue
         counts[job.name] += 1
         free -= 1
+        if job.node_kind is not None:
+            of_kind[job.node_kind] -= 1
         quotas.take(job, 1)
         reasons[job.name] = f"the {counts[job.name]}th worker saves {-gain:.0f} s, more than elsewhere"
         _push(heap, place, job, counts[job.name], predict[job.name])
@@ -110,7 +120,7 @@ def _predictor(job: SchedulableJob, nodes: Sequence[ClusterNode]) -> Callable[[i
     oracle, left = job.step_s, job.steps_left
     if oracle is not None and left is not None:
         return lambda count: oracle[count - 1] * left if count <= len(oracle) else None
-    kind = nodes[0].kind if nodes else ""
+    kind = job.node_kind or (nodes[0].kind if nodes else "")
     model = job.model(kind)
     if model is None:
         return lambda count: None

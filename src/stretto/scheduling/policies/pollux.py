@@ -21,8 +21,9 @@ from stretto.batching.goodput import GoodputModel, goodputs
 from stretto.core.text import quantity
 from stretto.scheduling.genetic import Effort, Floats, SearchLimits, States, search
 from stretto.scheduling.slots import Quotas, still_valid
-from stretto.scheduling.types import Allocation, ClusterNode, Placement, SchedulableJob, size
+from stretto.scheduling.types import Allocation, ClusterNode, Placement, PolicyTraits, SchedulableJob, size
 
+TRAITS = PolicyTraits()
 RESTART_S = 30.0
 REMEMBERED = 4096
 
@@ -91,7 +92,14 @@ def _limits(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], base: 
         most=np.array([max(job.most, job.least) for job in jobs]),
         pinned=np.array([job.name in held for job in jobs]),
         kinds=np.array([kinds.index(node.kind) for node in nodes]),
+        allowed=_allowed(jobs, nodes),
     )
+
+
+def _allowed(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode]) -> NDArray[np.bool_] | None:
+    if all(job.node_kind is None for job in jobs):
+        return None
+    return np.array([[job.runs_on(node.kind) for node in nodes] for job in jobs])
 
 
 def _start(memory: object, jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], base: States) -> States:
@@ -140,7 +148,9 @@ class _Fitness:
         self.share = len(nodes) / slots
         most = max(max(max(job.most, job.least) for job in jobs), int(base.sum(axis=1).max()), 1)
         fair = -(-slots // len(jobs))
-        self.table = np.stack([_speedups(job, nodes[0].kind, most, fair, int(self.capacity.max())) for job in jobs])
+        self.table = np.stack(
+            [_speedups(job, job.node_kind or nodes[0].kind, most, fair, int(self.capacity.max())) for job in jobs]
+        )
         self.stride = most + 1
         self.flat = self.table.reshape(-1)
         self.rows = np.arange(len(jobs)) * 2 * self.stride

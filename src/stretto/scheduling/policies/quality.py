@@ -15,8 +15,9 @@ import numpy as np
 
 from stretto.scheduling.allocate import Setting, allocate
 from stretto.scheduling.candidate_sizes import Floats
-from stretto.scheduling.types import Allocation, ClusterNode, SchedulableJob
+from stretto.scheduling.types import Allocation, ClusterNode, PolicyTraits, SchedulableJob
 
+TRAITS = PolicyTraits()
 RECENT = 8
 """Reports that count as recent; each counts half as much as the one after it."""
 LEAST_SHARE = 0.02

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from typing import cast
 
 from stretto.core.text import quantity
-from stretto.scheduling.slots import Quotas, free_slots, one_kind, still_valid
-from stretto.scheduling.types import Allocation, ClusterNode, SchedulableJob, size
+from stretto.scheduling.slots import Quotas, free_slots, one_kind, slots_for, still_valid
+from stretto.scheduling.types import Allocation, ClusterNode, PolicyTraits, SchedulableJob, size
 
+TRAITS = PolicyTraits(fixed_sizes=True, batch="fixed")
 THRESHOLD_S = 16 * 3600.0
 """Slot-seconds: the published simulation's single threshold."""
 
@@ -29,6 +30,7 @@ def tiresias(
     order, demoted = _queues(jobs, now, threshold_s)
     kept = still_valid(jobs, nodes, now)
     total = sum(node.slots for node in nodes)
+    of_kind: dict[str | None, int] = {job.node_kind: slots_for(job, nodes) for job in jobs if job.node_kind is not None}
     quotas = Quotas(jobs)
     running: list[SchedulableJob] = []
     reasons: dict[str, str] = {}
@@ -36,18 +38,20 @@ def tiresias(
         count = _size(job)
         if job.name in kept and (job.pinned or not job.preemptible):
             count = size(kept[job.name])
-        if count <= total and count <= quotas.left(job):
+        if count <= min(total, of_kind.get(job.node_kind, total)) and count <= quotas.left(job):
             running.append(job)
             total -= count
+            if job.node_kind is not None:
+                of_kind[job.node_kind] -= count
             quotas.take(job, count)
         else:
             kept.pop(job.name, None)
             reasons[job.name] = f"waits: no room for its {quantity(count, 'slot')} after those before it in the queues"
     free = free_slots(nodes, kept)
     position = {job.name: place for place, job in enumerate(order)}
-    for job in sorted(running, key=lambda job: position[job.name]):
+    for job in sorted(running, key=lambda job: (job.node_kind is None, position[job.name])):
         if job.name not in kept:
-            placement = one_kind(nodes, free, _size(job))
+            placement = one_kind(nodes, free, _size(job), kind=job.node_kind)
             if not placement:
                 reasons[job.name] = f"waits: no kind of node has {_size(job)} free slots"
                 continue

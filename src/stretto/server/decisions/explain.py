@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from stretto.clusters.base import NodeInfo
 from stretto.core.text import quantity
 from stretto.server.decisions.forecast import Forecast, ForecastRequest, before, forecast
-from stretto.server.decisions.snapshot import limits, never
+from stretto.server.decisions.snapshot import limits, never, usable_nodes
 from stretto.server.jobs.command import note
 from stretto.server.jobs.run_progress import RunProgress
 from stretto.server.jobs.state import Record
@@ -83,6 +84,7 @@ def explain(
     others: Sequence[Record],
     knowns: Mapping[str, RunProgress],
     slots: int,
+    nodes: Sequence[NodeInfo] = (),
     now: float,
     reason: str,
     decision: int | None,
@@ -93,11 +95,17 @@ def explain(
     lasted: Callable[[Record], float | None] = lambda _: None,
 ) -> Explanation:
     """`tenant` is who asks: jobs of other tenants are counted, not named. None sees all. `lasted` is how long jobs of a family
-    have trained."""
+    have trained. `nodes` tell which slots a job with `resources.node_type` can use; without them it can use all."""
+    nodes = nodes or (NodeInfo("", slots, record.spec.resources.node_type or ""),)
+    usable = usable_nodes(record, nodes)
+    slots = min(slots, sum(node.slots for node in usable))
     held = [other for other in others if other.id != record.id and other.wanted > 0]
+    own = quota - sum(other.wanted for other in held if other.tenant == record.tenant) if quota is not None else None
+    if len(usable) < len(nodes):
+        names = {node.name for node in usable}
+        held = [other for other in held if names & other.nodes.keys()]
     least, most, why = limits(record, known)
     free = max(0, slots - record.wanted - sum(other.wanted for other in held))
-    own = quota - sum(other.wanted for other in held if other.tenant == record.tenant) if quota is not None else None
     shrink = resizes and any(limits(other, knowns[other.id])[0] < other.wanted for other in held)
     scene = Scene(
         record,
@@ -111,7 +119,7 @@ def explain(
         own,
         steps=known.step,
         shrink=shrink,
-        never=never(record, known, slots=slots, quota=quota),
+        never=never(record, known, nodes=nodes, quota=quota),
     )
     said = _say(scene)
 
@@ -183,7 +191,9 @@ def _say(scene: Scene) -> Said:
 def _say_queued(scene: Scene) -> Said:
     name, least, slots, free = scene.name, scene.least, scene.slots, scene.free
     if scene.never:
-        change = f"nodes with at least {least} slots in all" if least > slots else "a larger --quota"
+        kind = scene.record.spec.resources.node_type
+        nodes = "nodes" if kind is None else f"nodes of type '{kind}'"
+        change = f"{nodes} with at least {least} slots in all" if least > slots else "a larger --quota"
         fewer = f"`stretto scale {scene.record.id} 0` frees it" if scene.why == "pinned" else "a smaller elastic.min"
         return Said(f"{name} {scene.never}", "minimum" if least > slots else "quota", (fewer, change))
     if scene.quota is not None and scene.quota < least:

@@ -10,14 +10,17 @@ import resource
 import struct
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import BinaryIO
 
 from stretto.batching.goodput import GoodputModel
-from stretto.scheduling.guards import GuardLimits, guard
+from stretto.core.errors import PolicyError
+from stretto.scheduling import pipeline
+from stretto.scheduling.pipeline import Decision
 from stretto.scheduling.registry import load
-from stretto.scheduling.types import Allocation, SchedulableJob
-from stretto.server.decisions.policy_runner import READY, PolicyInput, current, names
+from stretto.scheduling.types import Placement, SchedulableJob
+from stretto.server.decisions.policy_runner import READY, PolicyInput, names
 from stretto.server.decisions.snapshot import from_speeds
 from stretto.server.jobs.run_progress import Pace
 
@@ -61,21 +64,27 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
         (length,) = struct.unpack("<Q", head)
         snapshot: PolicyInput = pickle.loads(source.read(length))
         try:
-            answer = decide(snapshot, models.add(snapshot), memory.get(snapshot.policy))
+            decision = decide(snapshot, models.add(snapshot), memory.get(snapshot.policy))
+            answer = decision.answer
             memory = {snapshot.policy: answer.memory}
-            places = {job: [list(one) for one in placement] for job, placement in answer.places.items() if placement}
-            text = json.dumps({"places": places, "reasons": dict(answer.reasons)})
+            places, shown = _document(answer.places), _document(decision.shown.places)
+            text = json.dumps({"places": places, "shown": shown, "reasons": dict(answer.reasons)})
+        except PolicyError as error:
+            text = json.dumps({"refused": str(error)})
         except Exception as error:
             text = json.dumps({"error": f"{type(error).__name__}: {error}"})
         sink.write(text.encode() + b"\n")
         sink.flush()
 
 
-def decide(snapshot: PolicyInput, jobs: list[SchedulableJob], memory: object) -> Allocation:
-    """The policy's answer without the growths that a guard objects to."""
-    now = current(snapshot, memory)
-    answer = load(snapshot.policy)(jobs, snapshot.nodes, now, snapshot.time_s)
-    return guard(jobs, snapshot.nodes, now, answer, snapshot.time_s, limits=GuardLimits(cooldown_s=snapshot.cooldown_s))
+def decide(snapshot: PolicyInput, jobs: list[SchedulableJob], memory: object) -> Decision:
+    """The pipeline's decision on a snapshot."""
+    current = snapshot.current(memory)
+    return pipeline.decide(load(snapshot.policy), jobs, snapshot.nodes, current, snapshot.time_s, settings=snapshot.settings)
+
+
+def _document(places: Mapping[str, Placement]) -> dict[str, list[list[str | int]]]:
+    return {job: [[node, count] for node, count in placement] for job, placement in places.items() if placement}
 
 
 def main() -> None:

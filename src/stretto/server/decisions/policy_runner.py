@@ -1,14 +1,13 @@
-"""The policies there are, and running one safely.
+"""Runs policies safely.
 
 A policy is somebody's code. It runs in a process of its own that keeps nothing between decisions but the policy's
 memory: one that raises, answers with nonsense or takes too long costs that process and an alarm, never the server.
-Values go there pickled (from the server to its own child only) and come back as JSON, which is checked.
+Values go there pickled (from the server to its own child only) and come back as JSON, which is checked again here.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import pickle
 import struct
@@ -17,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stretto.core.errors import PolicyError
-from stretto.core.text import quantity
-from stretto.scheduling import policies, registry
-from stretto.scheduling.types import Allocation, ClusterNode, Placement, SchedulableJob, size
+from stretto.scheduling import registry
+from stretto.scheduling.pipeline import PipelineSettings, verify
+from stretto.scheduling.types import Allocation, ClusterNode, Placement, SchedulableJob
 from stretto.server.jobs.run_progress import Pace
 
 MOST_ANSWER = 64 << 20
@@ -30,11 +29,7 @@ START_S = 120.0
 
 def names() -> dict[str, str]:
     """Every policy and the first line of what its file says about it."""
-    found: dict[str, str] = {}
-    for name in registry.names():
-        module = importlib.import_module(f"{policies.__name__}.{name}")
-        found[name] = (module.__doc__ or name).strip().splitlines()[0]
-    return found
+    return {name: registry.load(name).summary for name in registry.names()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +40,24 @@ class PolicyInput:
     jobs: Sequence[SchedulableJob]
     nodes: Sequence[ClusterNode]
     places: Mapping[str, Placement]
+    """The present ones, before the pipeline's first step."""
     time_s: float
-    paces: Mapping[str, Pace] = field(default_factory=dict)
+    paces: Mapping[str, Pace] = field(default_factory=dict[str, Pace])
     """Batch and speeds, for jobs that report no model of their own."""
-    cooldown_s: float = 0.0
+    settings: PipelineSettings = field(default_factory=PipelineSettings)
+
+    def current(self, memory: object = None) -> Allocation:
+        return Allocation(dict(self.places), memory=memory)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """A checked answer of a policy."""
+
     places: Mapping[str, Placement]
     reasons: Mapping[str, str]
+    shown: Mapping[str, Placement] = field(default_factory=dict[str, Placement])
+    """The placements that the policy was shown as the present ones."""
 
 
 class Runner:
@@ -114,36 +117,23 @@ class Runner:
 
 
 def check(snapshot: PolicyInput, line: bytes) -> Answer:
-    """The answer, if it is possible: only jobs that there are, inside their limits, on nodes that there are."""
+    """The answer in a line of the policy's process, with the pipeline's check applied again."""
     try:
         answer = json.loads(line)
         if "error" in answer:
             raise PolicyError(f"policy '{snapshot.policy}' has failed: {str(answer['error'])[:500]}")
-        places = {str(job): tuple((str(node), int(count)) for node, count in one) for job, one in answer["places"].items()}
+        if "refused" in answer:
+            raise PolicyError(f"policy '{snapshot.policy}' was refused: {str(answer['refused'])[:500]}")
+        places, shown = _placements(answer["places"]), _placements(answer.get("shown", {}))
         reasons = {str(job): str(text)[:500] for job, text in answer["reasons"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise PolicyError(f"policy '{snapshot.policy}' has given an answer that cannot be read: {error!r}") from error
-    _possible(snapshot, places)
-    return Answer(places, reasons)
+    try:
+        verify(snapshot.jobs, snapshot.nodes, snapshot.current(), Allocation(shown), Allocation(places))
+    except PolicyError as error:
+        raise PolicyError(f"policy '{snapshot.policy}' was refused: {error}") from None
+    return Answer(places, reasons, shown)
 
 
-def _possible(snapshot: PolicyInput, places: Mapping[str, Placement]) -> None:
-    jobs = {job.name: job for job in snapshot.jobs}
-    free = {node.name: node.slots for node in snapshot.nodes}
-    for name, placement in places.items():
-        workers = size(placement)
-        if name not in jobs or any(node not in free or count < 1 for node, count in placement):
-            raise PolicyError(f"policy '{snapshot.policy}' names a job or node that there is not: {name} {placement}")
-        kept = workers == size(snapshot.places.get(name, ()))
-        if workers and not kept and not jobs[name].least <= workers <= jobs[name].most:
-            bounds = f"{jobs[name].least} to {jobs[name].most}"
-            raise PolicyError(f"policy '{snapshot.policy}' gives {quantity(workers, 'worker')} to {name}, allowed are {bounds}")
-        for node, count in placement:
-            free[node] -= count
-    over = {node: -count for node, count in free.items() if count < 0}
-    if over:
-        raise PolicyError(f"policy '{snapshot.policy}' gives more slots than there are: {over}")
-
-
-def current(snapshot: PolicyInput, memory: object) -> Allocation:
-    return Allocation(dict(snapshot.places), {}, memory)
+def _placements(document: Mapping[str, Sequence[tuple[str, int]]]) -> dict[str, Placement]:
+    return {str(job): tuple((str(node), int(count)) for node, count in placement) for job, placement in document.items()}

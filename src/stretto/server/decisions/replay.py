@@ -10,11 +10,14 @@ from __future__ import annotations
 import json
 import statistics
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stretto.batching.goodput import BatchRange
+from stretto.scheduling.guards import GuardLimits
+from stretto.scheduling.pipeline import PipelineSettings
 from stretto.scheduling.registry import load
-from stretto.scheduling.types import ClusterNode, SchedulableJob
+from stretto.scheduling.types import DEFAULT_KIND, ClusterNode, SchedulableJob
 from stretto.server.decisions.snapshot import from_speeds
 from stretto.simulation.cluster.application import Synthetic
 from stretto.simulation.cluster.engine import Simulation, SimulationSettings
@@ -29,11 +32,20 @@ PATIENCE = 10.0
 """A replay over so many times the time that the jobs would take one after the other has jobs that never end."""
 
 
-def replay(rows: list[dict[str, Any]], nodes: dict[str, int], policy: str, *, period_s: float) -> dict[str, Any]:
-    """Completion times of the jobs that can be replayed."""
-    slots = sum(nodes.values())
-    fitting = [(place, row) for place, row in enumerate(rows) if row["min_workers"] <= slots][-MOST_JOBS:]
-    jobs = [job for place, row in fitting if (job := simulated(place, row)) is not None]
+def replay(
+    rows: list[dict[str, Any]],
+    nodes: dict[str, int],
+    policy: str,
+    *,
+    period_s: float,
+    kinds: Mapping[str, str] | None = None,
+    pipeline: PipelineSettings | None = None,
+    quota: int | None = None,
+) -> dict[str, Any]:
+    """Completion times of the jobs that can be replayed. `kinds` are the nodes' types, `quota` bounds each tenant."""
+    cluster = [ClusterNode(name, slots, (kinds or {}).get(name, DEFAULT_KIND)) for name, slots in nodes.items()]
+    fitting = [(place, row) for place, row in enumerate(rows) if _fits(row, cluster, quota)][-MOST_JOBS:]
+    jobs = [job for place, row in fitting if (job := simulated(place, row, quota=quota)) is not None]
     if not jobs:
         return {"policy": policy, "jobs": {}}
     span = span_s([row for _, row in fitting])
@@ -42,13 +54,19 @@ def replay(rows: list[dict[str, Any]], nodes: dict[str, int], policy: str, *, pe
         on_events=True,
         costs=StopFree(pause_s=PAUSE_S, start_s=START_S),
         most_s=PATIENCE * span + 3600.0,
+        pipeline=pipeline or PipelineSettings(),
     )
-    cluster = [ClusterNode(name, count) for name, count in nodes.items()]
     outcome = Simulation(jobs, cluster, load(policy), settings).run()
     times = {job.name: (job.end_s or outcome.end_s) - job.arrival_s for job in outcome.jobs}
     used = outcome.held_slot_s / outcome.up_slot_s if outcome.up_slot_s else 0.0
     count = len(outcome.decision_s)
     return {"policy": policy, "jobs": times, "makespan_s": outcome.end_s, "utilisation": used, "decisions": count}
+
+
+def _fits(row: dict[str, Any], nodes: Sequence[ClusterNode], quota: int | None) -> bool:
+    kind = row.get("node_type")
+    slots = sum(node.slots for node in nodes if kind is None or node.kind == kind)
+    return row["min_workers"] <= (slots if quota is None else min(slots, quota))
 
 
 def span_s(rows: list[dict[str, Any]]) -> float:
@@ -61,7 +79,7 @@ def span_s(rows: list[dict[str, Any]]) -> float:
     return max((row["time"] for row in rows), default=0.0) + sum(works)
 
 
-def simulated(place: int, row: dict[str, Any]) -> SimJob | None:
+def simulated(place: int, row: dict[str, Any], *, quota: int | None = None) -> SimJob | None:
     batch, steps = row["batch"], row["steps"]
     speeds = [(int(workers), float(speed)) for workers, speed in row["throughput"].items()]
     model = from_speeds(batch, speeds) if batch and steps and speeds else None
@@ -76,7 +94,10 @@ def simulated(place: int, row: dict[str, Any]) -> SimJob | None:
         most=row["max_workers"],
         wanted=row["max_workers"],
         priority=2.0 ** (row["priority"] / 10.0),
+        preemptible=row.get("preemptible", True),
         owner=row["tenant"],
+        quota=quota,
+        node_kind=row.get("node_type"),
         pause_s=PAUSE_S,
     )
     shape = BatchRange(batch, batch, fixed=batch)
@@ -109,8 +130,11 @@ def outcome_of(answer: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     request = json.load(sys.stdin)
     try:
+        settings = {key: request[key] for key in ("period_s", "kinds", "quota")}
+        pipeline = PipelineSettings(turn_s=request["turn_s"], guards=GuardLimits(cooldown_s=request["cooldown_s"]))
         answers = [
-            outcome_of(replay(request["rows"], request["nodes"], one, period_s=request["period_s"])) for one in request["policies"]
+            outcome_of(replay(request["rows"], request["nodes"], policy, pipeline=pipeline, **settings))
+            for policy in request["policies"]
         ]
         text = json.dumps({"answers": answers})
     except Exception as error:

@@ -15,10 +15,12 @@ from typing import Any
 from stretto.clusters.base import RunRef
 from stretto.core.errors import PolicyError
 from stretto.core.text import quantity
-from stretto.scheduling.types import ClusterNode, Placement, size
-from stretto.server.decisions.limit_clamping import FIXED_SIZES, fit, make_room
+from stretto.scheduling import registry
+from stretto.scheduling.guards import GuardLimits
+from stretto.scheduling.pipeline import PipelineSettings
+from stretto.scheduling.types import Placement, SchedulableJob, size
 from stretto.server.decisions.policy_runner import Answer, PolicyInput, Runner
-from stretto.server.decisions.snapshot import SCHEDULED, job_view, never, nodes_view, places_view, turns, without_held
+from stretto.server.decisions.snapshot import SCHEDULED, job_view, never, nodes_view, places_view, without_held
 from stretto.server.jobs.exit_classification import next_run
 from stretto.server.jobs.state import Conflict, NewEvent, Record
 from stretto.server.models import ACTIVE, JobState
@@ -46,8 +48,8 @@ class SchedulerLoop:
     cordoned: frozenset[str] = frozenset()
     last: int | None = None
     last_at: float | None = None
-    reasons: dict[str, str] = field(default_factory=dict)
-    impossible: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict[str, str])
+    impossible: dict[str, str] = field(default_factory=dict[str, str])
     """Jobs that no decision can start, and why: no policy sees them, so none keeps others waiting for them."""
     alarm: str | None = None
     _idle_at: float = 0.0
@@ -89,10 +91,16 @@ class SchedulerLoop:
 
     def _impossible(self) -> dict[str, str]:
         conductor = self.conductor
-        slots = sum(node.slots for node in conductor.cluster.nodes())  # a cordoned node may come back: that is not never
+        nodes = conductor.cluster.nodes()  # with the cordoned ones: they may come back
+        quota = conductor.settings.quota
         waiting = conductor.book.with_state(JobState.QUEUED)
-        found = {one.id: never(one, conductor.book.known[one.id], slots=slots, quota=conductor.settings.quota) for one in waiting}
-        return {job: words for job, words in found.items() if words}
+        why = {record.id: never(record, conductor.book.known[record.id], nodes=nodes, quota=quota) for record in waiting}
+        return {job: words for job, words in why.items() if words}
+
+    @property
+    def resizes(self) -> bool:
+        """Whether the policy makes jobs smaller for those that wait."""
+        return not registry.load(self.policy).traits.fixed_sizes
 
     def _snapshot(self) -> PolicyInput:
         conductor = self.conductor
@@ -110,43 +118,39 @@ class SchedulerLoop:
         paces |= {one.id: pace for one in records if one.id not in paces and (pace := families.pace(one)) is not None}
         usable = without_held(nodes, leaving)
         now = time.time()
-        free = turns(records, slots=sum(node.slots for node in usable), now=now, turn_s=conductor.settings.turn_s)
         jobs = [
             job_view(
                 one,
                 known[one.id],
                 quota=quota,
                 now=now,
-                preemptible=one.id in free,
                 finished=families.took(one),
                 batch=paces[one.id][0] if one.id in paces else None,
             )
             for one in records
         ]
-        places = fit(jobs, usable, _on(places_view(records), nodes))
-        if self.policy not in FIXED_SIZES:
-            places = make_room(jobs, usable, places)
+        settings = conductor.settings
         return PolicyInput(
             policy=self.policy,
             jobs=jobs,
             nodes=usable,
-            places=places,
+            places=places_view(records),
             time_s=now,
             paces=paces,
-            cooldown_s=conductor.settings.cooldown_s,
+            settings=PipelineSettings(turn_s=settings.turn_s, guards=GuardLimits(cooldown_s=settings.cooldown_s)),
         )
 
     def _reasons(self, snapshot: PolicyInput, answer: Answer) -> dict[str, str]:
         """The policy's words; and ours where the policy was shown what limits and waiting jobs had already changed."""
         records = self.conductor.book.records
-        seated = [records[job.name].name for job in snapshot.jobs if job.name in records and _seated(records[job.name], snapshot)]
+        seated = [records[job.name].name for job in snapshot.jobs if job.name in records and _seated(records[job.name], answer)]
         found: dict[str, str] = {}
         for job in snapshot.jobs:
             record, workers = records.get(job.name), size(answer.places.get(job.name, ()))
             words = answer.reasons.get(job.name, "")
-            if record is not None and workers and workers == size(snapshot.places.get(job.name, ())) != record.wanted:
-                words = _moved(record, workers, snapshot, seated)
-            elif record is not None and workers and _seated(record, snapshot):
+            if record is not None and workers and workers == size(answer.shown.get(job.name, ())) != record.wanted:
+                words = _moved(record, workers, job, seated, _seated(record, answer))
+            elif record is not None and workers and _seated(record, answer):
                 words = "; ".join([f"started on {workers}", *words.split("; ")[1:]])
             found[job.name] = words or _plain(workers, job.least)
         return found
@@ -241,14 +245,14 @@ class SchedulerLoop:
         return self.reasons.get(record.id, record.reason) if record.state in SCHEDULED else record.pause or record.reason
 
 
-def _seated(record: Record, snapshot: PolicyInput) -> bool:
-    return record.state is JobState.QUEUED and bool(snapshot.places.get(record.id))
+def _seated(record: Record, answer: Answer) -> bool:
+    """Whether room was made for it before the policy was asked."""
+    return record.state is JobState.QUEUED and bool(answer.shown.get(record.id))
 
 
-def _moved(record: Record, workers: int, snapshot: PolicyInput, seated: Sequence[str]) -> str:
-    if _seated(record, snapshot):
+def _moved(record: Record, workers: int, limit: SchedulableJob, seated: Sequence[str], own: bool) -> str:
+    if own:
         return "its fewest workers: a job that waits gets them at the next decision"
-    limit = next(job for job in snapshot.jobs if job.name == record.id)
     if workers < record.wanted and workers < limit.most and seated:
         return f"makes room for {', '.join(repr(name) for name in seated[:3])}{' and others' if len(seated) > 3 else ''}"
     return f"its limits are {limit.least} to {limit.most} now"
@@ -260,9 +264,3 @@ def _plain(workers: int, least: int) -> str:
 
 def _why(triggers: Sequence[str]) -> str:
     return ", ".join(dict.fromkeys(triggers)) or "interval"
-
-
-def _on(places: Mapping[str, Placement], nodes: Sequence[ClusterNode]) -> dict[str, Placement]:
-    """Placements without nodes that are gone or cordoned: a policy has to move who was there."""
-    names = {node.name for node in nodes}
-    return {job: kept for job, placement in places.items() if (kept := tuple(one for one in placement if one[0] in names))}

@@ -45,15 +45,24 @@ def limits(record: Record, known: RunProgress) -> tuple[int, int, str]:
     return elastic.min, elastic.max, ""
 
 
-def never(record: Record, known: RunProgress, *, slots: int, quota: int | None) -> str:
+def never(record: Record, known: RunProgress, *, nodes: Iterable[NodeInfo], quota: int | None) -> str:
     """Why this job can never run as things are; empty if it can."""
     least, _, why = limits(record, known)
+    slots = sum(node.slots for node in usable_nodes(record, nodes))
     needs = f"{'is pinned to' if why == 'pinned' else 'needs'} {quantity(least, 'slot')}"
     if least > slots:
-        return f"can never run here: it {needs}, the cluster has {slots}"
+        kind = record.spec.resources.node_type
+        where = f" on nodes of type '{kind}'" if kind is not None else ""
+        return f"can never run here: it {needs}{where}, the cluster has {slots or ('none' if kind is not None else 0)}"
     if quota is not None and least > quota:
         return f"can never run here: it {needs}, tenant '{record.tenant}' may hold {quota} (--quota)"
     return ""
+
+
+def usable_nodes(record: Record, nodes: Iterable[NodeInfo]) -> list[NodeInfo]:
+    """The nodes of the type that the job asks for (`resources.node_type`); all if it asks for none."""
+    kind = record.spec.resources.node_type
+    return [node for node in nodes if kind is None or node.kind == kind]
 
 
 def job_view(
@@ -62,7 +71,6 @@ def job_view(
     *,
     quota: int | None,
     now: float,
-    preemptible: bool = True,
     finished: tuple[float, ...] = (),
     batch: int | None = None,
 ) -> SchedulableJob:
@@ -77,18 +85,22 @@ def job_view(
         name=record.id,
         arrival_s=record.submitted_at,
         least=least,
+        declared_least=record.spec.elastic.min,
         most=most,
         wanted=record.wish if record.wish is not None else most,
         profiled=max((int(size) for size in known.speeds), default=0),
         priority=2.0 ** (record.spec.priority / 10.0),
         deadline_s=record.spec.deadline,
         pinned=why == "pinned" and record.wanted == record.wish and record.state is not JobState.QUEUED,
-        preemptible=preemptible,
+        # A job that is starting has no checkpoint of this attempt yet.
+        preemptible=record.spec.preemptible and record.state is not JobState.STARTING,
         owner=record.tenant,
         quota=quota,
+        node_kind=record.spec.resources.node_type,
         attained_s=known.worker_seconds,
         restarts=record.resizes,
         changed_s=past(record.changed_at, now=now),
+        turn_began_s=turn_began(record, now=now),
         pause_s=record.pause_ms / record.resizes / 1000.0 if record.resizes else START_PAUSE_S,
         remaining=float(left * batch) if left is not None and batch else None,
         done=float(known.samples),
@@ -100,34 +112,15 @@ def job_view(
     )
 
 
-def turns(records: Sequence[Record], *, slots: int, now: float, turn_s: float) -> frozenset[str]:
-    """Jobs that a decision may set back to the queue.
-
-    Taking a job off costs it a checkpoint and a start, so nobody is taken off while everybody's fewest workers fit, or before it
-    has had its turn; somebody more important that waits need not wait for that.
-    """
-    if sum(record.spec.elastic.min for record in records) <= slots:
-        return frozenset()
-    waiting = [record.spec.priority for record in records if record.state is JobState.QUEUED]
-    highest = max(waiting, default=-(10**9))
-    return frozenset(
-        record.id
-        for record in records
-        if record.spec.preemptible
-        and record.state is JobState.RUNNING
-        and (record.spec.priority < highest or _had(record, now=now, turn_s=turn_s))
-    )
-
-
-def _had(record: Record, *, now: float, turn_s: float) -> bool:
-    """Whether it has had its turn. One that began in the future has: else it would have the cluster until then."""
-    began = past(record.turn_at, now=now)
-    return record.turn_at is not None and (began is None or now - began >= turn_s)
+def turn_began(record: Record, *, now: float) -> float | None:
+    """When its turn began. One that began in the future is over: else the job would keep the cluster until then."""
+    if record.turn_at is None or record.turn_at <= now:
+        return record.turn_at
+    return float("-inf")
 
 
 def past(at: float | None, *, now: float) -> float | None:
-    """A time that has come; None for one that has not: the clock was set back since, and nobody may have to wait until it has
-    caught up."""
+    """The time if it has come. Else None: the clock was set back since, and no job may have to wait until it has caught up."""
     return at if at is not None and at <= now else None
 
 

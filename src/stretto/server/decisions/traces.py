@@ -34,6 +34,8 @@ def trace_of(server: Server, *, tenant: str | None, hours: float) -> models.Trac
                 min_workers=record.spec.elastic.min,
                 max_workers=record.spec.elastic.max,
                 priority=record.spec.priority,
+                node_type=record.spec.resources.node_type,
+                preemptible=record.spec.preemptible,
                 state=record.state,
                 duration_s=record.ended_at - record.submitted_at if record.ended_at is not None else None,
                 worker_seconds=known.worker_seconds,
@@ -45,7 +47,8 @@ def trace_of(server: Server, *, tenant: str | None, hours: float) -> models.Trac
             )
         )
     nodes = {node.name: node.slots for node in server.cluster.nodes()}
-    return models.Trace(since=since, until=until, slots=sum(nodes.values()), nodes=nodes, items=rows)
+    kinds = {node.name: node.kind for node in server.cluster.nodes()}
+    return models.Trace(since=since, until=until, slots=sum(nodes.values()), nodes=nodes, kinds=kinds, items=rows)
 
 
 def _numbers(model: GoodputModel, batch: int | None) -> dict[str, float]:

@@ -31,8 +31,12 @@ async def what_if(server: Server, *, tenant: str | None, policy: str, baseline: 
     request = {
         "rows": [row.model_dump(mode="json") for row in trace.items],
         "nodes": trace.nodes,
+        "kinds": trace.kinds,
         "policies": [baseline, policy],
         "period_s": server.settings.interval_s,
+        "cooldown_s": server.settings.cooldown_s,
+        "turn_s": server.settings.turn_s,
+        "quota": server.settings.quota,
     }
     _running += 1
     try:

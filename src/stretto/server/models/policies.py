@@ -80,6 +80,8 @@ class TraceRow(BaseModel):
     min_workers: int
     max_workers: int
     priority: int
+    node_type: Name | None = Field(default=None, description="only on nodes of this type")
+    preemptible: bool = True
     state: JobState
     duration_s: float | None
     worker_seconds: float
@@ -99,4 +101,5 @@ class Trace(BaseModel):
     until: float
     slots: int
     nodes: dict[str, int]
+    kinds: dict[str, str] = Field(default_factory=dict, description="the type of each node")
     items: list[TraceRow]

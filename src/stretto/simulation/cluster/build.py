@@ -1,6 +1,7 @@
 """From a trace to simulated jobs, set up for the policy that will run them.
 
-Policies that do not choose batches run every job at the batch of the trace (`fixed`); `linear` keeps each worker's part of it;
+A policy's traits say how jobs choose their batch under it. Policies that do not choose batches run every job at the batch of the
+trace (`fixed`); `linear` keeps each worker's part of it;
 `adaptive` lets the job choose its batch by goodput, as far as its application was validated. As in the published
 simulation, a job of an adaptive policy may ask for at most twice the workers that it has run on so far, since its model
 knows no more.
@@ -11,15 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stretto.batching.goodput import BatchRange
+from stretto.scheduling.registry import load
 from stretto.scheduling.types import SchedulableJob
 from stretto.simulation.cluster.job import Costs, RestartCost, SimJob
 from stretto.simulation.cluster.profiles import FIXED_BATCH
 from stretto.simulation.cluster.trace import TraceJob
-
-BATCHING = {"fifo": "fixed", "tiresias": "fixed", "optimus": "fixed"}
-"""How jobs choose their batch under each policy; adaptive where not named."""
-ORACLE = {"optimus"}
-"""Policies that the published simulation hands the true step times and lengths."""
 
 
 def build(
@@ -30,7 +27,8 @@ def build(
     declared: bool = False,
     costs: Costs | None = None,
 ) -> list[SimJob]:
-    chosen = batching or BATCHING.get(policy, "adaptive")
+    traits = load(policy).traits
+    chosen = batching or traits.batch
     paying = costs or RestartCost()
     pause = paying.seconds if isinstance(paying, RestartCost) else paying.pause_s
     return [
@@ -50,13 +48,14 @@ def build(
                 preemptible=job.preemptible,
                 owner=job.owner,
                 quota=job.quota,
+                node_kind=job.node_kind,
                 pause_s=pause,
             ),
             fixed_growth=chosen == "fixed",
             declares=declared,
-            needs_model=chosen != "fixed" or policy not in BATCHING,
+            needs_model=chosen != "fixed" or traits.batch == "adaptive",
             whole_seconds=True,
-            oracle=policy in ORACLE and chosen == "fixed",
+            oracle=traits.needs_lengths and chosen == "fixed",
         )
         for job in trace
     ]

@@ -1,7 +1,8 @@
 """The simulator's loop: virtual time, from event to event.
 
 Events are decisions, node outages and their ends; with `on_events` also arrivals and foreseeable ends of jobs, which then ask for a
-decision at once. Between two events every running job advances by itself. The policy is called exactly as the job server calls it.
+decision at once. Between two events every running job advances by itself. Decisions are those of the job server's pipeline
+(scheduling/pipeline.py); `SimulationSettings.pipeline` says which of its steps surround the policy.
 Deterministic for a seed; the only measured number in the result is the CPU time that decisions took.
 """
 
@@ -13,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from stretto.core.errors import UsageError
+from stretto.scheduling.pipeline import POLICY_ALONE, PipelineSettings, decide
 from stretto.scheduling.types import Allocation, ClusterNode, Placement, Policy, SchedulableJob, same, size
-from stretto.scheduling.validate import check
 from stretto.simulation.cluster.faults import FaultModel, Noise, Outage, outages
 from stretto.simulation.cluster.job import Costs, RestartCost, SimJob, stay
 
@@ -43,6 +44,8 @@ class SimulationSettings:
     """A simulation that runs longer than this has jobs that never end."""
     speeds: tuple[tuple[str, float], ...] = ()
     """Relative speed of kinds of nodes; 1 where not named."""
+    pipeline: PipelineSettings = POLICY_ALONE
+    """The steps around the policy: none of them as published; `PipelineSettings()` are the job server's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +64,13 @@ class SimulationResult:
     jobs: list[SimJob]
     nodes: tuple[ClusterNode, ...]
     end_s: float = 0.0
-    changes: list[AllocationChange] = field(default_factory=list)
-    decision_s: list[float] = field(default_factory=list)
+    changes: list[AllocationChange] = field(default_factory=list[AllocationChange])
+    decision_s: list[float] = field(default_factory=list[float])
     held_slot_s: float = 0.0
     up_slot_s: float = 0.0
     cost: float = 0.0
     outages: int = 0
-    active_s: list[tuple[float, int]] = field(default_factory=list)
+    active_s: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
     """(time, jobs in the system) at every event."""
 
 
@@ -177,9 +180,8 @@ class Simulation:
         jobs = [seen(job, self.finished.get(job.application.name, ()) if self.settings.history else ()) for job in self.active]
         nodes = list(self.up.values())
         started = time.thread_time()
-        answer = self.policy(jobs, nodes, self.allocation, self.now)
+        answer = decide(self.policy, jobs, nodes, self.allocation, self.now, settings=self.settings.pipeline).answer
         self.outcome.decision_s.append(time.thread_time() - started)
-        check(jobs, nodes, self.allocation, answer)
         for job in self.active:
             placement = answer.of(job.name)
             if not same(placement, job.placement):
@@ -257,9 +259,11 @@ def seen(job: SimJob, finished: tuple[float, ...] = ()) -> SchedulableJob:
         preemptible=declared.preemptible,
         owner=declared.owner,
         quota=declared.quota,
+        node_kind=declared.node_kind,
         attained_s=job.attained_s,
         restarts=max(job.changes, 0),
         changed_s=job.changed_s,
+        turn_began_s=job.turn_began_s,
         pause_s=declared.pause_s,
         remaining=remaining,
         done=job.done,

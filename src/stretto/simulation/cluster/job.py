@@ -98,10 +98,14 @@ class SimJob:
     attained_s: float = 0.0
     changes: int = -1
     changed_s: float | None = None
-    observations: dict[str, dict[tuple[int, int, int], Observation]] = field(default_factory=dict)
-    throughput: dict[str, ThroughputModel] = field(default_factory=dict)
+    turn_began_s: float | None = None
+    """When it was last given slots after it had none."""
+    observations: dict[str, dict[tuple[int, int, int], Observation]] = field(
+        default_factory=dict[str, dict[tuple[int, int, int], Observation]]
+    )
+    throughput: dict[str, ThroughputModel] = field(default_factory=dict[str, ThroughputModel])
     noise: tuple[float, float] | None = None
-    losses: list[tuple[float, float]] = field(default_factory=list)
+    losses: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     steps_table: tuple[float, ...] | None = None
     _basis: object = None
     """What the batch was chosen for; it is chosen again when that has changed."""
@@ -133,7 +137,10 @@ class SimJob:
         if not placement:
             self.local_batch = self.accumulation = 0
             self.pause_left_s = self.waiting_left_s = 0.0
+            self.turn_began_s = None
             return
+        if not before:
+            self.turn_began_s = time_s
         same_kind = kind == self.kind
         self.kind = kind
         self.changes += 1

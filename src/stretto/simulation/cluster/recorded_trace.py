@@ -18,7 +18,7 @@ from typing import Any
 
 from stretto.batching.throughput import Observation, ThroughputModel, fit
 from stretto.core.errors import UsageError
-from stretto.scheduling.types import ClusterNode
+from stretto.scheduling.types import DEFAULT_KIND, ClusterNode
 from stretto.simulation.cluster.application import Synthetic
 from stretto.simulation.cluster.trace import MODEL, TraceJob
 
@@ -79,7 +79,9 @@ def read_recorded(document: Any, *, source: str) -> RecordedTrace:
             jobs.append(job)
     if not jobs:
         raise UsageError(f"{source} has no job that can be replayed ({len(left_out)} without steps, batch or measured speed)")
-    return RecordedTrace(tuple(jobs), tuple(ClusterNode(str(name), int(slots)) for name, slots in nodes.items()), tuple(left_out))
+    kinds = document.get("kinds") or {} if isinstance(document, dict) else {}
+    cluster = tuple(ClusterNode(str(name), int(slots), str(kinds.get(name, DEFAULT_KIND))) for name, slots in nodes.items())
+    return RecordedTrace(tuple(jobs), cluster, tuple(left_out))
 
 
 def _job(place: int, row: Mapping[str, Any]) -> TraceJob | None:
@@ -105,6 +107,8 @@ def _job(place: int, row: Mapping[str, Any]) -> TraceJob | None:
         most,
         priority=2.0 ** (float(row.get("priority") or 0.0) / 10.0),
         owner=str(row.get("tenant") or ""),
+        preemptible=bool(row.get("preemptible", True)),
+        node_kind=row.get("node_type"),
     )
 
 

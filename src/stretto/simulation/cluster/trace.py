@@ -45,6 +45,7 @@ KNOWN = {
     "owner",
     "quota",
     "preemptible",
+    "node_kind",
     *MODEL,
 }
 MOST_WORKERS_DEFAULT = 64
@@ -67,6 +68,7 @@ class TraceJob:
     owner: str = ""
     quota: int | None = None
     preemptible: bool = True
+    node_kind: str | None = None
 
 
 def read_trace(path: Path, *, profiles_folder: Path | None = None) -> list[TraceJob]:
@@ -150,6 +152,7 @@ def _job(cell: Cell, name: str, folder: Path | None) -> TraceJob:
         cell.text("owner", default=""),
         int(quota) if quota >= 0 else None,
         cell.truth("preemptible"),
+        cell.text("node_kind", default="") or None,
     )
 
 

@@ -17,7 +17,6 @@ from stretto.server.api.routes.auth import PROBLEMS, VIEW, Caller, Guarded
 from stretto.server.api.routes.jobs import JobId, Who
 from stretto.server.api.sse import columns, dump
 from stretto.server.decisions.explain import explain
-from stretto.server.decisions.limit_clamping import FIXED_SIZES
 from stretto.server.jobs.run_progress import Point
 from stretto.server.jobs.state import Record
 from stretto.server.models import ACTIVE, JobState
@@ -142,12 +141,13 @@ async def explanation(who: Who, job: JobId) -> models.Explanation:
         others=server.book.with_state(JobState.QUEUED, *ACTIVE),
         knowns=server.book.known,
         slots=slots(server),
+        nodes=server.cluster.nodes(),
         now=time.time(),
         reason=server.reason(record),
         decision=server.decider.last,
         alarm=server.decider.alarm,
         tenant=who.tenant,
-        resizes=server.decider.policy not in FIXED_SIZES,
+        resizes=server.decider.resizes,
         quota=server.settings.quota,
         lasted=server.book.families.lasted,
     )

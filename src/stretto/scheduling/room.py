@@ -1,8 +1,7 @@
-"""Limits that have changed since the last decision, applied before a policy is asked: pure.
+"""What a policy is shown as the present allocation: cut to changed limits, with room for jobs that wait.
 
 A wish, a pin or a plan changes a job's limits at once. Policies that choose sizes follow them by themselves; those
-that leave sizes alone would keep what is. So what a policy is shown as the present allocation is already cut to the
-new limits, and grown where slots are free.
+that leave sizes alone would keep the old ones.
 """
 
 from __future__ import annotations
@@ -10,27 +9,33 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
+from stretto.scheduling.slots import Quotas, free_slots
 from stretto.scheduling.types import ClusterNode, Placement, SchedulableJob, size
-
-FIXED_SIZES = frozenset({"fifo", "tiresias"})
-"""Policies that deal out fixed sizes: under them nobody is made smaller for somebody who waits."""
 
 
 def fit(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], places: Mapping[str, Placement]) -> dict[str, Placement]:
-    """The placements inside the jobs' limits, as far as free slots go."""
+    """The placements inside the jobs' limits, as far as free slots and quotas go."""
     after = {name: tuple(placement) for name, placement in places.items()}
     for job in jobs:
         if size(after.get(job.name, ())) > job.most:
             after[job.name] = cut(after[job.name], job.most)
-    free = {node.name: node.slots for node in nodes}
-    for placement in after.values():
-        for name, count in placement:
-            free[name] = free.get(name, 0) - count
+    short = [job for job in jobs if 0 < size(after.get(job.name, ())) < job.least]
+    if not short:
+        return after
+    free = free_slots(nodes, after)
+    kinds = {node.name: node.kind for node in nodes}
+    quotas = Quotas(jobs)
     for job in jobs:
-        held = after.get(job.name, ())
-        missing = job.least - size(held)
-        if held and 0 < missing <= sum(count for count in free.values() if count > 0):
-            after[job.name] = _grow(held, missing, free)
+        quotas.take(job, size(after.get(job.name, ())))
+    for job in short:
+        placement = after[job.name]
+        missing = job.least - size(placement)
+        kind = kinds.get(placement[0][0])
+        usable = {name: count for name, count in free.items() if kinds[name] == kind and count > 0}
+        if missing <= min(sum(usable.values()), quotas.left(job)):
+            after[job.name] = _grow(placement, missing, usable)
+            free |= usable
+            quotas.take(job, missing)
     return after
 
 
@@ -60,14 +65,14 @@ def _grow(placement: Placement, more: int, free: dict[str, int]) -> Placement:
 def make_room(
     jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], places: Mapping[str, Placement]
 ) -> dict[str, Placement]:
-    """The placements with the fewest workers of everybody who waits, if all of them fit; who has most above its own fewest gives.
+    """The placements with the fewest workers of every waiting job, if all of them fit. The job furthest above its minimum shrinks
+    first.
 
-    A policy that chooses sizes may grow everybody from there, and cannot take off again who may not be set back to the queue: so a
-    waiting job gets its minimum at the next decision, however little it is worth to the policy. If not all fit, it is the policy's
-    choice who runs; who fits on no node at all does not count.
+    A policy that chooses sizes may grow every job from there, and cannot take off a job that may not be set back to the queue: so a
+    waiting job gets its minimum at the next decision, however little it is worth to the policy. If not all fit, the policy chooses
+    which jobs run. A job that fits on no node does not count.
     """
-    largest = max((node.slots for node in nodes), default=0)
-    waits = (job for job in jobs if not places.get(job.name) and job.least <= largest)
+    waits = (job for job in jobs if not places.get(job.name) and job.least <= _largest(job, nodes))
     waiting = sorted(waits, key=lambda job: (-job.priority, job.arrival_s, job.name))
     before = {name: tuple(placement) for name, placement in places.items()}
     if not waiting or any(job.quota is not None for job in jobs):
@@ -78,15 +83,17 @@ def make_room(
     return room.after() if all(room.seat(job) for job in waiting) else before
 
 
+def _largest(job: SchedulableJob, nodes: Sequence[ClusterNode]) -> int:
+    return max((node.slots for node in nodes if job.runs_on(node.kind)), default=0)
+
+
 class Room:
-    """Slots that are free, and slots that can be had from jobs with more than their fewest. For one decision."""
+    """Slots that are free, and slots of jobs with more than their fewest workers. For one decision."""
 
     def __init__(self, jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], places: Mapping[str, Placement]) -> None:
         self._counts = {name: dict(placement) for name, placement in places.items()}
-        self._free = {node.name: node.slots for node in nodes}
-        for counts in self._counts.values():
-            for name in counts.keys() & self._free.keys():
-                self._free[name] -= counts[name]
+        self._free = free_slots(nodes, places)
+        self._kinds = {node.name: node.kind for node in nodes}
         self._spare = {job.name: size(places[job.name]) - job.least for job in jobs if not job.pinned and places.get(job.name)}
 
     def most(self) -> int:
@@ -98,6 +105,8 @@ class Room:
     def seat(self, job: SchedulableJob) -> bool:
         """The job's fewest workers on one node. False if no node can be brought to have them."""
         for name in sorted(self._free, key=lambda name: (-self._free[name], name)):
+            if not job.runs_on(self._kinds[name]):
+                continue
             givers = self._givers(name, job.least - self._free[name])
             if givers is None:
                 continue
@@ -112,7 +121,7 @@ class Room:
         return False
 
     def _givers(self, node: str, missing: int) -> dict[str, int] | None:
-        """Who gives how many on this node, one after the other from whoever has most to spare; None if they do not suffice."""
+        """The workers that each job gives on this node, one by one from the job with most to spare; None if they do not suffice."""
         if missing <= 0:
             return {}
         can = {job: min(counts[node], self._spare.get(job, 0)) for job, counts in self._counts.items() if counts.get(node, 0) > 0}
