@@ -28,8 +28,7 @@ from stretto.server.decisions.slot_handover import Claim, admit
 from stretto.server.decisions.snapshot import fitted, job_view, limits, turns
 from stretto.server.jobs import journal_events
 from stretto.server.jobs.command import asked
-from stretto.server.jobs.run_progress import RunProgress
-from stretto.server.jobs.sparkline import MOST
+from stretto.server.jobs.run_progress import MOST_MEANS, RunProgress
 from stretto.server.models import JobState
 
 claims = st.lists(
@@ -225,7 +224,7 @@ def test_a_loss_curve_in_a_few_numbers_is_the_whole_curve() -> None:
     for steps in (1, 31, 32, 33, 1000, 4097):
         known = trained([float(step) for step in range(steps)])
         line = known.spark.line()
-        assert len(line) <= MOST
+        assert len(line) <= MOST_MEANS
         assert line == sorted(line)
         assert line[0] < max(1.0, steps / 8)
         assert line[-1] > steps - 1 - max(1.0, steps / 8)

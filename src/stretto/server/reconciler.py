@@ -17,7 +17,6 @@ from itertools import islice
 
 from stretto.clusters.base import Assignment, Cluster, ClusterEvent, EventKind, RunRef, Stop
 from stretto.core.errors import StrettoError
-from stretto.server.alarms import Alarms
 from stretto.server.api.sse import EventBroadcaster
 from stretto.server.decisions.slot_handover import Claim, admit
 from stretto.server.decisions.snapshot import SCHEDULED, limits
@@ -28,7 +27,7 @@ from stretto.server.jobs.job_store import JobStore
 from stretto.server.jobs.run_progress import RunProgress
 from stretto.server.jobs.state import Conflict, NewEvent, Record
 from stretto.server.models import ACTIVE, JobState
-from stretto.server.prometheus import PrometheusMetrics
+from stretto.server.observability import Alarms, PrometheusMetrics
 from stretto.server.settings import ServerSettings
 from stretto.server.storage.repository import StorageDown
 
@@ -56,6 +55,11 @@ class Written(Enum):
 
 @dataclass(slots=True)
 class Reconciler:
+    """Drives the cluster to what the jobs' records say should run, and turns what the cluster shows into events.
+
+    An event is never lost: while the database is down it is owed, and is written before anything else of its job.
+    """
+
     settings: ServerSettings
     book: JobStore
     hub: EventBroadcaster

@@ -31,6 +31,8 @@ UNBUILT = b"The page has not been built: run 'make web', then start the server a
 
 @dataclass(frozen=True, slots=True)
 class File:
+    """A file of the page, ready to send."""
+
     body: bytes
     packed: bytes
     """The same, gzipped once instead of for every request."""

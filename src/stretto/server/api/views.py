@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from stretto.clusters.base import NodeInfo
-from stretto.server import models
+from stretto.server import VERSION, models
+from stretto.server.api.sse import dump
 from stretto.server.jobs.command import note
-from stretto.server.jobs.run_progress import RunProgress
+from stretto.server.jobs.job_store import JobStore
+from stretto.server.jobs.run_progress import RunProgress, finite
 from stretto.server.jobs.state import Record
-from stretto.server.models import JobState
+from stretto.server.models import ACTIVE, JobState
 from stretto.server.spec import JobSpec, scrub
 from stretto.server.storage.repository import Stored
+
+if TYPE_CHECKING:
+    from stretto.server.app import Server
+
 
 OTHER = "other"
 
@@ -55,8 +62,8 @@ def summary(record: Record, known: RunProgress, *, reason: str) -> dict[str, Any
     }
 
 
-def job(record: Record, known: RunProgress, *, reason: str, cost: float) -> models.Job:
-    return models.Job(
+def job(record: Record, known: RunProgress, *, reason: str, cost: float) -> models.JobDetails:
+    return models.JobDetails(
         **summary(record, known, reason=reason),
         spec=record.spec.masked(),
         digest=record.digest,
@@ -112,3 +119,112 @@ def node(info: NodeInfo, records: Sequence[Record], *, cordoned: frozenset[str],
         price=info.price,
         jobs=jobs,
     )
+
+
+def slots(server: Server) -> int:
+    return sum(node.slots for node in server.cluster.nodes())
+
+
+def allocation(server: Server, tenant: str | None) -> models.ClusterAllocation:
+    records = server.book.with_state(*ACTIVE)
+    total = slots(server)
+    return models.ClusterAllocation(
+        decision=server.decider.last,
+        t=server.decider.last_at,
+        policy=server.decider.policy,
+        slots=total,
+        free=max(0, total - sum(record.wanted for record in records)),
+        items=shares(records, reasons={one.id: server.reason(one) for one in records}, tenant=tenant),
+    )
+
+
+def nodes(server: Server, tenant: str | None) -> models.Nodes:
+    records = server.book.with_state(*ACTIVE)
+    items = [node(info, records, cordoned=server.decider.cordoned, tenant=tenant) for info in server.cluster.nodes()]
+    return models.Nodes(items=items, slots=sum(one.slots for one in items), used=sum(one.used for one in items))
+
+
+def counts(server: Server, tenant: str | None) -> dict[JobState, int]:
+    found = dict.fromkeys(JobState, 0)
+    for record in server.book.records.values():
+        if seen(record, tenant):
+            found[record.state] += 1
+    return found
+
+
+def overview(server: Server, tenant: str | None) -> models.Overview:
+    return models.Overview(
+        version=VERSION,
+        t=time.time(),
+        policy=server.decider.policy,
+        cluster=server.cluster.name,
+        slots=slots(server),
+        used=sum(record.wanted for record in server.book.with_state(*ACTIVE)),
+        jobs=counts(server, tenant),
+        alarms=[
+            models.Alarm(name=one.name, text=one.text, since=one.since, count=one.count)
+            for one in server.conductor.alarms.raised.values()
+            if tenant is None or not one.name.startswith("job ")
+        ],
+        last_event=server.hub.last,
+        ready=ready(server),
+    )
+
+
+def ready(server: Server) -> bool:
+    return (
+        not server.stopping.is_set()
+        and all(not task.done() for task in server.tasks)
+        and "database" not in server.conductor.alarms.raised
+    )
+
+
+def measure(server: Server) -> bytes:
+    """Brings the gauges up to date and gives all of them as text."""
+    measures = server.conductor.measures
+    for state, count in counts(server, None).items():
+        measures.jobs.labels(state=str(state)).set(count)
+    running = server.book.with_state(*ACTIVE)
+    measures.slots.set(slots(server))
+    measures.used.set(sum(record.wanted for record in running))
+    measures.streams.set(len(server.hub.readers))
+    measures.alarms.set(len(server.conductor.alarms.raised))
+    knowns = [server.book.known[record.id] for record in running]
+    measures.goodput.set(sum(finite(one.report.get("goodput")) or one.samples_per_s or 0.0 for one in knowns))
+    return measures.text()
+
+
+MOST_LINES = 10_000
+"""About a kilobyte each; with more jobs than this they are written again."""
+
+
+@dataclass(slots=True)
+class JobLines:
+    """The list of jobs as it is sent: one line of JSON per job, written once for everybody who looks.
+
+    Fifty open pages and their streams show the same two hundred jobs several times a second. A line changes when its job has an
+    event, commits a step, reports something, or gets another reason; until then it is handed out as it is.
+    """
+
+    book: JobStore
+    reason: Callable[[Record], str]
+    _written: dict[str, tuple[tuple[object, ...], str]] = field(default_factory=dict[str, tuple[tuple[object, ...], str]])
+
+    def of(self, job: str, tenant: str | None) -> str | None:
+        """The line of a job, or None if it is gone or this tenant must not see it."""
+        record = self.book.records.get(job)
+        if record is None or not seen(record, tenant):
+            return None
+        known, reason = self.book.known[job], self.reason(record)
+        state = _state(record, known, reason)
+        found = self._written.get(job)
+        if found is None or found[0] != state:
+            if len(self._written) >= MOST_LINES:
+                self._written.clear()
+            found = self._written[job] = state, dump(summary(record, known, reason=reason))
+        return found[1]
+
+
+def _state(record: Record, known: RunProgress, reason: str) -> tuple[object, ...]:
+    """What a line is made of, as far as it changes."""
+    return record.version, known.life, known.step, known.at, known.loss, known.report, reason

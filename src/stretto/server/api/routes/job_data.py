@@ -12,10 +12,10 @@ from fastapi.responses import Response
 from stretto.clusters.base import LogPage, RunRef
 from stretto.server import models
 from stretto.server.api import views
-from stretto.server.api.cluster_views import slots
-from stretto.server.api.routes.auth import PROBLEMS, VIEW, Caller, Guarded
-from stretto.server.api.routes.jobs import JobId, Who
+from stretto.server.api.routes.auth import PROBLEMS, VIEW, Caller, Guarded, Who
+from stretto.server.api.routes.jobs import JobId
 from stretto.server.api.sse import columns, dump
+from stretto.server.api.views import slots
 from stretto.server.decisions.explain import explain
 from stretto.server.decisions.limit_clamping import FIXED_SIZES
 from stretto.server.jobs.run_progress import Point

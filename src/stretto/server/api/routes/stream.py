@@ -11,10 +11,9 @@ from fastapi.responses import StreamingResponse
 
 from stretto.server import models
 from stretto.server.api import views
-from stretto.server.api.cluster_views import allocation
-from stretto.server.api.routes.auth import PROBLEMS, VIEW, Caller, Guarded
-from stretto.server.api.routes.jobs import Who
+from stretto.server.api.routes.auth import PROBLEMS, VIEW, Caller, Guarded, Who
 from stretto.server.api.sse import MOST_RESUMED, dump, frame, visible
+from stretto.server.api.views import allocation
 
 router = APIRouter(prefix="/v1", route_class=Guarded, tags=["stream"], responses=PROBLEMS)
 

@@ -9,8 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, HTTPException, Path
 
 from stretto.server import models
-from stretto.server.api.routes.auth import ADMIN, PROBLEMS, VIEW, Guarded
-from stretto.server.api.routes.jobs import Who
+from stretto.server.api.routes.auth import ADMIN, PROBLEMS, VIEW, Guarded, Who
 from stretto.server.jobs.state import NewEvent
 
 router = APIRouter(prefix="/v1/tokens", route_class=Guarded, tags=["tokens"], responses=PROBLEMS)
