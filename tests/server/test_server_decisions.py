@@ -27,7 +27,7 @@ from stretto.server.decisions.replay import replay
 from stretto.server.decisions.slot_handover import Claim, admit
 from stretto.server.decisions.snapshot import fitted, job_view, limits, turns
 from stretto.server.jobs import journal_events
-from stretto.server.jobs.command import asked
+from stretto.server.jobs.command import loader_environment
 from stretto.server.jobs.run_progress import MOST_MEANS, RunProgress
 from stretto.server.models import JobState
 
@@ -320,8 +320,8 @@ def test_a_job_that_sizes_itself_grows_only_as_far_as_it_pays() -> None:
 
 def test_what_a_job_file_asks_of_the_loader_is_in_the_jobs_environment() -> None:
     elastic = SPEC.elastic.model_validate({"min": 1, "max": 4, "slices": 4, "batch": "linear"})
-    assert asked(elastic) == {"STRETTO_SLICES": "4", "STRETTO_BATCH": "linear"}
-    assert asked(SPEC.elastic) == {}, "nothing is said: the script counts"
+    assert loader_environment(elastic) == {"STRETTO_SLICES": "4", "STRETTO_BATCH": "linear"}
+    assert loader_environment(SPEC.elastic) == {}, "nothing is said: the script counts"
 
 
 def test_nobody_is_set_back_while_all_fit_or_before_its_turn_is_over() -> None:

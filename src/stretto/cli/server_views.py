@@ -33,11 +33,11 @@ def nodes(
         if uncordon is not None:
             api.cordon(uncordon, cordoned=False)
         listing = api.nodes()
-        names = {one.job: one.name for one in api.allocation().items}
+        names = {item.job: item.name for item in api.allocation().items}
     if not show(listing, output):
         rows = [
-            (one.name, one.type, f"{one.used}/{one.slots}", "cordoned" if one.cordoned else "ready", _jobs(one.jobs, names))
-            for one in listing.items
+            (item.name, item.type, f"{item.used}/{item.slots}", "cordoned" if item.cordoned else "ready", _jobs(item.jobs, names))
+            for item in listing.items
         ]
         table(("node", "type", "used", "state", "jobs"), rows)
 
@@ -66,9 +66,9 @@ def policies(
                 ]
                 table(("policy", "average", "median", "p99", "used"), rows)
             return
-        found = api.use_policy(use) if use is not None else api.policies()
-    if not show(found, output):
-        table(("policy", "", "what it is"), [(one.name, "decides" if one.active else "", one.text) for one in found.items])
+        answer = api.use_policy(use) if use is not None else api.policies()
+    if not show(answer, output):
+        table(("policy", "", "what it is"), [(item.name, "decides" if item.active else "", item.text) for item in answer.items])
 
 
 def events(
@@ -115,15 +115,19 @@ def list_tokens(*, server: Server = None, output: Output = OutputFormat.TABLE) -
     """All tokens, without their secrets."""
     import time
 
-    with client(server) as ask:
-        found = ask.tokens()
-    if not show(found, output):
+    with client(server) as api:
+        answer = api.tokens()
+    if not show(answer, output):
         rows: list[tuple[object, ...]] = []
-        for one in found.items:
+        for token in answer.items:
             ends = (
-                "revoked" if one.revoked_at else "never" if one.expires_at is None else span(max(0.0, one.expires_at - time.time()))
+                "revoked"
+                if token.revoked_at
+                else "never"
+                if token.expires_at is None
+                else span(max(0.0, token.expires_at - time.time()))
             )
-            rows.append((one.id, one.name, one.scope, one.tenant, ago(one.created_at), ago(one.used_at), ends))
+            rows.append((token.id, token.name, token.scope, token.tenant, ago(token.created_at), ago(token.used_at), ends))
         table(("id", "name", "scope", "tenant", "age", "used", "expires"), rows)
 
 
@@ -138,8 +142,8 @@ def create(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """A new token. Its secret is shown once."""
-    with client(server) as ask:
-        made = ask.create_token(name, scope=scope, tenant=tenant, expires_s=None if hours is None else hours * 3600)
+    with client(server) as api:
+        made = api.create_token(name, scope=scope, tenant=tenant, expires_s=None if hours is None else hours * 3600)
     if not show(made, output):
         print(made.secret)
 
@@ -147,8 +151,8 @@ def create(
 @tokens.command("revoke")
 def revoke(token: Id, *, server: Server = None, output: Output = OutputFormat.TABLE) -> None:
     """From now on it is refused."""
-    with client(server) as ask:
-        ask.revoke_token(token)
-        found = [one for one in ask.tokens().items if one.id == token]
-    if not show(found, output):
+    with client(server) as api:
+        api.revoke_token(token)
+        revoked = [item for item in api.tokens().items if item.id == token]
+    if not show(revoked, output):
         print(f"{token} is revoked")

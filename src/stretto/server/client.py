@@ -80,8 +80,8 @@ class Client:
     def __init__(
         self, url: str | None = None, *, token: str | None = None, timeout_s: float = 30.0, verify: bool | str = True
     ) -> None:
-        found = find_server(url, token)
-        if found is None:
+        login = find_server(url, token)
+        if login is None:
             where = url or os.environ.get("STRETTO_SERVER")
             raise UsageError(
                 f"no token is known for the job server {where}: set STRETTO_TOKEN (a saved login is for its own server only)"
@@ -91,7 +91,7 @@ class Client:
                 else f"no job server is known: there is no login in {_home()}. Start one with `stretto serve`; for one that was "
                 "started with `--home DIR`, set STRETTO_HOME=DIR; for one elsewhere, set STRETTO_SERVER and STRETTO_TOKEN"
             )
-        self.url, secret = found
+        self.url, secret = login
         if not self.url.startswith(("http://", "https://")):
             raise UsageError(f"the job server {self.url!r} is not a URL: write http://{self.url} (--server, or STRETTO_SERVER)")
         if not secret.isascii() or not secret.isprintable():
@@ -140,14 +140,14 @@ class Client:
         """The id of a job that is given by id or by name."""
         if job.startswith("j-") and len(job) == 14:
             return job
-        found = [one for one in self.jobs(name=job) if one.name == job]
-        living = [one for one in found if not one.state.ended]
-        if len(living) > 1 or (not living and len(found) > 1):
-            names = ", ".join(one.id for one in (living or found)[:5])
-            raise UsageError(f"{len(living or found)} jobs are called '{job}' ({names}): use the id")
-        if not found:
+        matches = [match for match in self.jobs(name=job) if match.name == job]
+        living = [match for match in matches if not match.state.ended]
+        if len(living) > 1 or (not living and len(matches) > 1):
+            names = ", ".join(match.id for match in (living or matches)[:5])
+            raise UsageError(f"{len(living or matches)} jobs are called '{job}' ({names}): use the id")
+        if not matches:
             raise UsageError(f"there is no job '{job}': see `stretto ps`")
-        return (living or found)[0].id
+        return (living or matches)[0].id
 
     def scale(self, job: str, workers: int, *, pin: bool = False, version: int | None = None) -> models.JobDetails:
         return self._change(job, "scale", {"workers": workers, "pin": pin}, version)
@@ -209,11 +209,11 @@ class Client:
         job = self.resolve(job)
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            found = self.job(job)
-            if found.state.ended:
-                return found
+            current = self.job(job)
+            if current.state.ended:
+                return current
             if until is not None and time.monotonic() > until:
-                raise ServerError(f"job '{found.name}' has not ended within {timeout_s:g} s: it is {found.state}")
+                raise ServerError(f"job '{current.name}' has not ended within {timeout_s:g} s: it is {current.state}")
             time.sleep(every_s)
 
     # -- the cluster ---------------------------------------------------------------------------------------------

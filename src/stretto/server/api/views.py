@@ -87,17 +87,19 @@ def seen(record: Record, tenant: str | None) -> bool:
 
 
 def shares(records: Sequence[Record], *, reasons: dict[str, str], tenant: str | None) -> list[models.Share]:
-    """Who has what. Other tenants' jobs are one line: how much they hold is everybody's business, what they are is not."""
+    """The slots of each job. Other tenants' jobs are one line: how much they hold is public, what they are is not."""
     lines = [
-        models.Share(job=one.id, name=one.name, workers=one.wanted, nodes=one.nodes, reason=reasons.get(one.id, one.reason))
-        for one in records
-        if one.nodes and seen(one, tenant)
+        models.Share(
+            job=record.id, name=record.name, workers=record.wanted, nodes=record.nodes, reason=reasons.get(record.id, record.reason)
+        )
+        for record in records
+        if record.nodes and seen(record, tenant)
     ]
-    hidden = [one for one in records if one.nodes and not seen(one, tenant)]
+    hidden = [record for record in records if record.nodes and not seen(record, tenant)]
     if hidden:
         nodes: dict[str, int] = {}
-        for one in hidden:
-            for name, count in one.nodes.items():
+        for record in hidden:
+            for name, count in record.nodes.items():
                 nodes[name] = nodes.get(name, 0) + count
         lines.append(models.Share(job=OTHER, name=OTHER, workers=sum(nodes.values()), nodes=nodes, reason=""))
     return lines
@@ -105,10 +107,10 @@ def shares(records: Sequence[Record], *, reasons: dict[str, str], tenant: str | 
 
 def node(info: NodeInfo, records: Sequence[Record], *, cordoned: frozenset[str], tenant: str | None) -> models.Node:
     jobs: dict[str, int] = {}
-    for one in records:
-        count = one.nodes.get(info.name, 0)
+    for record in records:
+        count = record.nodes.get(info.name, 0)
         if count:
-            key = one.id if seen(one, tenant) else OTHER
+            key = record.id if seen(record, tenant) else OTHER
             jobs[key] = jobs.get(key, 0) + count
     return models.Node(
         name=info.name,
@@ -134,22 +136,22 @@ def allocation(server: Server, tenant: str | None) -> models.ClusterAllocation:
         policy=server.decider.policy,
         slots=total,
         free=max(0, total - sum(record.wanted for record in records)),
-        items=shares(records, reasons={one.id: server.reason(one) for one in records}, tenant=tenant),
+        items=shares(records, reasons={record.id: server.reason(record) for record in records}, tenant=tenant),
     )
 
 
 def nodes(server: Server, tenant: str | None) -> models.Nodes:
     records = server.book.with_state(*ACTIVE)
     items = [node(info, records, cordoned=server.decider.cordoned, tenant=tenant) for info in server.cluster.nodes()]
-    return models.Nodes(items=items, slots=sum(one.slots for one in items), used=sum(one.used for one in items))
+    return models.Nodes(items=items, slots=sum(item.slots for item in items), used=sum(item.used for item in items))
 
 
 def counts(server: Server, tenant: str | None) -> dict[JobState, int]:
-    found = dict.fromkeys(JobState, 0)
+    counts = dict.fromkeys(JobState, 0)
     for record in server.book.records.values():
         if seen(record, tenant):
-            found[record.state] += 1
-    return found
+            counts[record.state] += 1
+    return counts
 
 
 def overview(server: Server, tenant: str | None) -> models.Overview:
@@ -162,9 +164,9 @@ def overview(server: Server, tenant: str | None) -> models.Overview:
         used=sum(record.wanted for record in server.book.with_state(*ACTIVE)),
         jobs=counts(server, tenant),
         alarms=[
-            models.Alarm(name=one.name, text=one.text, since=one.since, count=one.count)
-            for one in server.conductor.alarms.raised.values()
-            if tenant is None or not one.name.startswith("job ")
+            models.Alarm(name=alarm.name, text=alarm.text, since=alarm.since, count=alarm.count)
+            for alarm in server.conductor.alarms.raised.values()
+            if tenant is None or not alarm.name.startswith("job ")
         ],
         last_event=server.hub.last,
         ready=ready(server),
@@ -190,7 +192,7 @@ def measure(server: Server) -> bytes:
     measures.streams.set(len(server.hub.readers))
     measures.alarms.set(len(server.conductor.alarms.raised))
     knowns = [server.book.known[record.id] for record in running]
-    measures.goodput.set(sum(finite(one.report.get("goodput")) or one.samples_per_s or 0.0 for one in knowns))
+    measures.goodput.set(sum(finite(progress.report.get("goodput")) or progress.samples_per_s or 0.0 for progress in knowns))
     return measures.text()
 
 
@@ -217,12 +219,12 @@ class JobLines:
             return None
         known, reason = self.book.known[job], self.reason(record)
         state = _state(record, known, reason)
-        found = self._written.get(job)
-        if found is None or found[0] != state:
+        written = self._written.get(job)
+        if written is None or written[0] != state:
             if len(self._written) >= MOST_LINES:
                 self._written.clear()
-            found = self._written[job] = state, dump(summary(record, known, reason=reason))
-        return found[1]
+            written = self._written[job] = state, dump(summary(record, known, reason=reason))
+        return written[1]
 
 
 def _state(record: Record, known: RunProgress, reason: str) -> tuple[object, ...]:

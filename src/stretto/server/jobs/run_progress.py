@@ -40,7 +40,7 @@ class Spark:
         self.open, self.count = 0.0, 0
         if len(self.means) >= MOST_MEANS:
             pairs = zip(self.means[::2], self.means[1::2], strict=True)
-            self.means = [_short((one + other) / 2) for one, other in pairs]
+            self.means = [_short((first + second) / 2) for first, second in pairs]
             self.stride *= 2
 
     def line(self) -> list[float]:
@@ -264,9 +264,9 @@ class RunProgress:
 def plain(value: Json, *, deep: int = DEEP) -> Json:
     """The same in numbers that are numbers and not too deep: what every database takes."""
     if isinstance(value, dict):
-        return {key: plain(one, deep=deep - 1) for key, one in value.items()} if deep else None
+        return {key: plain(item, deep=deep - 1) for key, item in value.items()} if deep else None
     if isinstance(value, list):
-        return [plain(one, deep=deep - 1) for one in value] if deep else None
+        return [plain(item, deep=deep - 1) for item in value] if deep else None
     return finite(value) if isinstance(value, float) else value
 
 

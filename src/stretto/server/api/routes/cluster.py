@@ -48,12 +48,12 @@ async def change_node(
         words = "is cordoned" if body.cordoned else "takes workers again"
         await server.book.note(NewEvent("node", f"{name} {words}", {"node": name, "cordoned": body.cordoned}))
         server.conductor.trigger(f"{name} {words}")
-    return next(one for one in nodes(server, who.tenant).items if one.name == name)
+    return next(item for item in nodes(server, who.tenant).items if item.name == name)
 
 
 @router.get("/allocations", response_model=models.ClusterAllocation, openapi_extra=VIEW)
 async def show_allocation(who: Who) -> Response:
-    """Who has what now, and why."""
+    """The slots of each job now, and why."""
     return Response(allocation(who.server, who.tenant).model_dump_json(), media_type="application/json")
 
 

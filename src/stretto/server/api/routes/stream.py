@@ -61,10 +61,10 @@ async def _opening(who: Caller, after: int | None, now: int) -> list[bytes]:
         missed = hub.since(after)
         if missed is None:
             missed = await asyncio.to_thread(who.server.storage.events, after=after, limit=MOST_RESUMED + 1, tenant=who.tenant)
-        missed = [one for one in missed if one.id <= now and visible(one, who.tenant)]
+        missed = [event for event in missed if event.id <= now and visible(event, who.tenant)]
         if len(missed) > MOST_RESUMED:
             frames.append(frame("reset", dump({"reason": f"more than {MOST_RESUMED} events were missed"}), number=now))
         else:
-            frames += [frame("event", dump(views.event(one)), number=one.id) for one in missed]
+            frames += [frame("event", dump(views.event(event)), number=event.id) for event in missed]
     frames.append(frame("allocation", allocation(who.server, who.tenant).model_dump_json()))
     return frames
