@@ -5,9 +5,6 @@ A generated part stands between two comments in its page. What is around them is
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,12 +132,11 @@ def rest() -> str:
     """Every route, from the application's OpenAPI document."""
     from fastapi import FastAPI
 
+    from stretto.server.api.routes import ROUTERS
+
     app = FastAPI(title="stretto")
-    package = importlib.import_module("stretto.server.api.routes")
-    for module in pkgutil.iter_modules(package.__path__):
-        router = getattr(importlib.import_module(f"{package.__name__}.{module.name}"), "router", None)
-        if router is not None:
-            app.include_router(router)
+    for router in ROUTERS:
+        app.include_router(router)
     document = app.openapi()
     routes = [(path, method, route) for path, methods in document["paths"].items() for method, route in methods.items()]
     rows = [
@@ -204,11 +200,10 @@ def _default(key: KeyDescription) -> str:
 
 
 def prometheus() -> str:
-    from stretto.server import prometheus as module
+    from stretto.server.observability import PrometheusMetrics
 
-    (kind,) = [value for name, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module.__name__]
     rows = []
-    for metric in kind().registry.collect():
+    for metric in PrometheusMetrics().registry.collect():
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
         rows.append((f"`{name}`", metric.type, metric.documentation))
     return _table(("metric", "type", ""), rows)

@@ -13,13 +13,13 @@ from server_harness import Running
 
 from stretto.server.client import Client
 from stretto.server.jobs.command import NEVER_JOINED
-from stretto.server.models import Job
+from stretto.server.models import JobDetails
 
 Windows = Callable[..., Window]
 VIEWS = {"cluster": "/", "jobs": "/jobs", "submit": "/submit", "policies": "/policies"}
 
 
-def submit(server: Running, name: str, *arguments: str, least: int = 1, most: int = 2, **more: object) -> Job:
+def submit(server: Running, name: str, *arguments: str, least: int = 1, most: int = 2, **more: object) -> JobDetails:
     with server.client() as client:
         run = ["python", "train.py", *arguments]
         return client.submit({"name": name, "run": run, "elastic": {"min": least, "max": most}, **more})

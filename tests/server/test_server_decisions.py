@@ -29,9 +29,8 @@ from stretto.server.decisions.replay import replay
 from stretto.server.decisions.slot_handover import Claim, admit
 from stretto.server.decisions.snapshot import fitted, job_view, limits
 from stretto.server.jobs import journal_events
-from stretto.server.jobs.command import asked
-from stretto.server.jobs.run_progress import RunProgress
-from stretto.server.jobs.sparkline import MOST
+from stretto.server.jobs.command import loader_environment
+from stretto.server.jobs.run_progress import MOST_MEANS, RunProgress
 from stretto.server.jobs.state import Record
 from stretto.server.models import JobState
 
@@ -229,7 +228,7 @@ def test_a_loss_curve_in_a_few_numbers_is_the_whole_curve() -> None:
     for steps in (1, 31, 32, 33, 1000, 4097):
         known = trained([float(step) for step in range(steps)])
         line = known.spark.line()
-        assert len(line) <= MOST
+        assert len(line) <= MOST_MEANS
         assert line == sorted(line)
         assert line[0] < max(1.0, steps / 8)
         assert line[-1] > steps - 1 - max(1.0, steps / 8)
@@ -325,8 +324,8 @@ def test_a_job_that_sizes_itself_grows_only_as_far_as_it_pays() -> None:
 
 def test_what_a_job_file_asks_of_the_loader_is_in_the_jobs_environment() -> None:
     elastic = SPEC.elastic.model_validate({"min": 1, "max": 4, "slices": 4, "batch": "linear"})
-    assert asked(elastic) == {"STRETTO_SLICES": "4", "STRETTO_BATCH": "linear"}
-    assert asked(SPEC.elastic) == {}, "nothing is said: the script counts"
+    assert loader_environment(elastic) == {"STRETTO_SLICES": "4", "STRETTO_BATCH": "linear"}
+    assert loader_environment(SPEC.elastic) == {}, "nothing is said: the script counts"
 
 
 def free(runs: Record, waits: Record, *, slots: int, now: float) -> set[str]:

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from fastapi import APIRouter
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
 from stretto.core.journal import Commit, JournalReport, Resume
-from stretto.server.api.job_list_cache import Lines
-from stretto.server.api.routes import cluster, health, job_data, jobs, policies, stream, tokens
+from stretto.server.api.routes import ROUTERS
 from stretto.server.api.sse import HERE, KEEPALIVE_S, MOST_RECENT, EventBroadcaster
+from stretto.server.api.views import JobLines
 from stretto.server.jobs import journal_events
 from stretto.server.jobs.job_store import JobStore
 from stretto.server.jobs.run_progress import RunProgress
@@ -52,7 +53,7 @@ def commit(step: int, loss: float) -> Commit:
 
 def test_a_line_is_written_once_until_its_job_has_changed(book: JobStore) -> None:
     reasons = {ONE: "as it asked"}
-    lines = Lines(book, lambda record: reasons[record.id])
+    lines = JobLines(book, lambda record: reasons[record.id])
     first = lines.of(ONE, None)
     assert first is not None
     assert lines.of(ONE, "mine") is first, "written once, for everybody who may see it"
@@ -83,7 +84,7 @@ def test_a_line_is_written_once_until_its_job_has_changed(book: JobStore) -> Non
 
 
 def test_a_line_is_for_those_who_may_see_its_job(book: JobStore) -> None:
-    lines = Lines(book, lambda record: "")
+    lines = JobLines(book, lambda record: "")
     assert lines.of(ONE, "mine")
     assert lines.of(ONE, "theirs") is None, "written already, and still not theirs"
     del book.records[ONE]
@@ -122,10 +123,10 @@ def dependencies(one: Dependant) -> list[Dependant]:
     return [found for child in one.dependencies for found in (child, *dependencies(child))]
 
 
-@pytest.mark.parametrize("part", [jobs, job_data, cluster, policies, tokens, stream, health])
-def test_no_request_waits_for_a_thread_before_it_begins(part: object) -> None:
+@pytest.mark.parametrize("router", ROUTERS)
+def test_no_request_waits_for_a_thread_before_it_begins(router: APIRouter) -> None:
     """The framework runs plain functions on threads: one for each request, only to say who asks."""
-    for route in part.router.routes:  # type: ignore[attr-defined]
+    for route in router.routes:
         assert isinstance(route, APIRoute)
         calls = [route.endpoint, *(one.call for one in dependencies(route.dependant))]
         assert all(inspect.iscoroutinefunction(call) for call in calls), f"{route.path}: {calls}"

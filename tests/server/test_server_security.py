@@ -14,7 +14,7 @@ from fastapi.routing import APIRoute
 from server_harness import Running, job, running, until
 
 from stretto.core.errors import UsageError
-from stretto.server.api.routes import cluster, health, job_data, jobs, policies, stream, tokens
+from stretto.server.api.routes import ROUTERS
 from stretto.server.api.routes.auth import Guarded
 from stretto.server.api.security import MOST_BODY, Buckets
 from stretto.server.app import build
@@ -23,11 +23,10 @@ from stretto.server.models import Scope
 from stretto.server.settings import ServerSettings
 from stretto.server.spec import MASK
 
-ROUTERS = (jobs, job_data, cluster, policies, tokens, stream, health)
 ROUTES = [
     (route, method)
-    for part in ROUTERS
-    for route in part.router.routes
+    for router in ROUTERS
+    for route in router.routes
     if isinstance(route, APIRoute)
     for method in sorted(route.methods or ())
 ]

@@ -46,7 +46,7 @@ def command(run: Several, *, runs: Runs = None, json: Json = False) -> None:
     parsers = [Parser() for _ in folders]
     journals = {folder.name: list(parser.feed(_read(folder))) for folder, parser in zip(folders, parsers, strict=True)}
     found = _one(folders[0], journals) if len(folders) == 1 else _together(folders, journals)
-    torn, skipped = any(one.torn for one in parsers), sum(one.skipped for one in parsers)
+    torn, skipped = any(parser.torn for parser in parsers), sum(parser.skipped for parser in parsers)
     name = " ".join(journals)
     if json:
         emit({"run": name, "holds": found.holds, **asdict(found), "torn": torn, "skipped": skipped})
@@ -70,8 +70,8 @@ def command(run: Several, *, runs: Runs = None, json: Json = False) -> None:
 def _restarting(folder: RunFolder, *, json: bool) -> None:
     """What the journal of a run in restart mode does show: how it ended, and every restart."""
     records = list(Parser().feed(_read(folder)))
-    changes = [one for one in records if isinstance(one, Switch) and one.cause != "start"]
-    ends = [one.state for one in records if isinstance(one, End)]
+    changes = [record for record in records if isinstance(record, Switch) and record.cause != "start"]
+    ends = [record.state for record in records if isinstance(record, End)]
     state = ends[-1] if ends else "not ended"
     if json:
         emit({"run": folder.name, "holds": None, "mode": "restart", "state": state, "restarts": len(changes), "text": RESTART})

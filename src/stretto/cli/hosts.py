@@ -61,7 +61,9 @@ async def _launch(targets: list[Target], job: str, own: list[str], *, shared: St
     await _reachable(plan)
     runs.mkdir(parents=True, exist_ok=True)
     record = runs / f"{job}.hosts.json"
-    print(f"job {job} on {', '.join(one.host for one in targets)}; after a lost terminal: stretto attach {job}", file=sys.stderr)
+    print(
+        f"job {job} on {', '.join(target.host for target in targets)}; after a lost terminal: stretto attach {job}", file=sys.stderr
+    )
 
     def words(target: Target) -> list[str]:
         slots = ["--slots", str(target.slots)] if target.slots is not None else []

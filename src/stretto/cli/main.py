@@ -11,8 +11,7 @@ import typer
 import typer.core
 import typer.main
 
-from stretto.cli.help_sections import Sectioned
-from stretto.cli.usage_errors import Misuse, message, no_verb
+from stretto.cli.usage import Misuse, Sectioned, message, no_verb
 from stretto.cli.verbs import VERBS
 from stretto.core.errors import StrettoError, UsageError
 

@@ -69,7 +69,7 @@ def _entry(folder: RunFolder, checkpoints: Checkpoints, *, step: int | None) -> 
         entry = choose(vault, step=step)
     except OSError as error:
         raise UsageError(f"{vault.where()} cannot be read: {error.strerror or error}") from error
-    saved = [one.step for one in folder.records() if isinstance(one, Checkpoint)] if entry is None else []
+    saved = [record.step for record in folder.records() if isinstance(record, Checkpoint)] if entry is None else []
     if saved:
         raise UsageError(
             f"there is no checkpoint in {vault.where()}, but run {folder.name!r} has saved step {saved[-1]} there: "

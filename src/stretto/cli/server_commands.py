@@ -13,7 +13,7 @@ from stretto.core.text import quantity
 TAIL_BYTES = 256 * 1024
 
 if TYPE_CHECKING:
-    from stretto.server.models import Job, JobSummary
+    from stretto.server.models import JobDetails, JobSummary
 
 
 def ps(server: str | None, output: OutputFormat, *, all: bool) -> None:
@@ -58,7 +58,7 @@ def show_job(name: str, server: str | None, output: OutputFormat) -> None:
         describe(job)
 
 
-def describe(job: Job) -> None:
+def describe(job: JobDetails) -> None:
     """Prints a job, one fact per line."""
     progress = job.progress
     lines: list[tuple[str, object]] = [
@@ -117,7 +117,7 @@ def resume(name: str, server: str | None, output: OutputFormat) -> None:
     print_state(job, output)
 
 
-def print_state(job: Job, output: OutputFormat) -> None:
+def print_state(job: JobDetails, output: OutputFormat) -> None:
     """Prints a job after its state was changed."""
     if not show(job, output):
         print(f"{job.name} is {job.state}")

@@ -1,4 +1,4 @@
-"""Verbs that show the server itself: nodes, policies, events."""
+"""Verbs that show the server itself: nodes, policies, events, tokens."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import datetime
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from typer import Argument, Option
 
 from stretto.cli.options import Output, OutputFormat, Server
-from stretto.cli.printing import show, show_next, span, table
+from stretto.cli.printing import ago, show, show_next, span, table
 from stretto.cli.targets import client
 
 if TYPE_CHECKING:
@@ -32,11 +33,11 @@ def nodes(
         if uncordon is not None:
             api.cordon(uncordon, cordoned=False)
         listing = api.nodes()
-        names = {one.job: one.name for one in api.allocation().items}
+        names = {item.job: item.name for item in api.allocation().items}
     if not show(listing, output):
         rows = [
-            (one.name, one.type, f"{one.used}/{one.slots}", "cordoned" if one.cordoned else "ready", _jobs(one.jobs, names))
-            for one in listing.items
+            (item.name, item.type, f"{item.used}/{item.slots}", "cordoned" if item.cordoned else "ready", _jobs(item.jobs, names))
+            for item in listing.items
         ]
         table(("node", "type", "used", "state", "jobs"), rows)
 
@@ -65,9 +66,9 @@ def policies(
                 ]
                 table(("policy", "average", "median", "p99", "used"), rows)
             return
-        found = api.use_policy(use) if use is not None else api.policies()
-    if not show(found, output):
-        table(("policy", "", "what it is"), [(one.name, "decides" if one.active else "", one.text) for one in found.items])
+        answer = api.use_policy(use) if use is not None else api.policies()
+    if not show(answer, output):
+        table(("policy", "", "what it is"), [(item.name, "decides" if item.active else "", item.text) for item in answer.items])
 
 
 def events(
@@ -102,3 +103,56 @@ def print_event(event: Mapping[str, Any], output: OutputFormat) -> None:
         print(f"{datetime.datetime.fromtimestamp(event['t']):%H:%M:%S}  {event['kind']:<11} {event['text']}", flush=True)
     else:
         show_next(event, output)
+
+
+tokens = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True, help="Tokens of the job server.")
+
+Id = Annotated[str, typer.Argument(metavar="TOKEN", help="Its id (t-…).", show_default=False)]
+
+
+@tokens.command("list")
+def list_tokens(*, server: Server = None, output: Output = OutputFormat.TABLE) -> None:
+    """All tokens, without their secrets."""
+    import time
+
+    with client(server) as api:
+        answer = api.tokens()
+    if not show(answer, output):
+        rows: list[tuple[object, ...]] = []
+        for token in answer.items:
+            ends = (
+                "revoked"
+                if token.revoked_at
+                else "never"
+                if token.expires_at is None
+                else span(max(0.0, token.expires_at - time.time()))
+            )
+            rows.append((token.id, token.name, token.scope, token.tenant, ago(token.created_at), ago(token.used_at), ends))
+        table(("id", "name", "scope", "tenant", "age", "used", "expires"), rows)
+
+
+@tokens.command("create")
+def create(
+    name: str,
+    *,
+    scope: Annotated[str, Option(help="viewer, submitter or admin.")] = "submitter",
+    tenant: Annotated[str, Option(help="Whose jobs it sees.")] = "default",
+    hours: Annotated[float | None, Option(help="Until it expires [default: never].", show_default=False)] = None,
+    server: Server = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """A new token. Its secret is shown once."""
+    with client(server) as api:
+        made = api.create_token(name, scope=scope, tenant=tenant, expires_s=None if hours is None else hours * 3600)
+    if not show(made, output):
+        print(made.secret)
+
+
+@tokens.command("revoke")
+def revoke(token: Id, *, server: Server = None, output: Output = OutputFormat.TABLE) -> None:
+    """From now on it is refused."""
+    with client(server) as api:
+        api.revoke_token(token)
+        revoked = [item for item in api.tokens().items if item.id == token]
+    if not show(revoked, output):
+        print(f"{token} is revoked")

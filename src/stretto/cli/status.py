@@ -103,7 +103,7 @@ def show(run: Run, *, runs: Runs = None, json: Json = False, server: Server = No
         return server_commands.show_job(run, server, output)
     folder = folder_of(run, runs)
     asked, now, records = folder.read(folder.request) or {}, run_status(folder), folder.records()
-    switches = [one for one in records if isinstance(one, Switch)]
+    switches = [record for record in records if isinstance(record, Switch)]
     if output is not OutputFormat.TABLE:
         return emit({**now, "asked": asked, "switches": [_switch(switch) for switch in switches]}, output)
     console = Console(highlight=False)
@@ -111,7 +111,7 @@ def show(run: Run, *, runs: Runs = None, json: Json = False, server: Server = No
     if switches:
         console.print()
         console.print(_changes(switches))
-    told = [one for one in records if isinstance(one, JournalEvent) and one.what not in ROUTINE][-SHOWN:]
+    told = [record for record in records if isinstance(record, JournalEvent) and record.what not in ROUTINE][-SHOWN:]
     if told:
         console.print()
         console.print(_events(records, told))
@@ -167,15 +167,15 @@ def _changes(switches: list[Switch]) -> Table:
     table = Table(box=None, pad_edge=False)
     for title in ("roster", "from step", "workers", "why", "joined", "left", "pause (ms)"):
         table.add_column(title, justify="left" if title in ("why", "joined", "left") else "right")
-    for one in switches[-SHOWN:]:
+    for switch in switches[-SHOWN:]:
         table.add_row(
-            str(one.number),
-            str(one.step),
-            str(one.workers),
-            one.cause,
-            " ".join(one.joined),
-            " ".join(one.left),
-            f"{one.pause_ms:.1f}" if one.cause != "start" and one.pause_ms is not None else "",
+            str(switch.number),
+            str(switch.step),
+            str(switch.workers),
+            switch.cause,
+            " ".join(switch.joined),
+            " ".join(switch.left),
+            f"{switch.pause_ms:.1f}" if switch.cause != "start" and switch.pause_ms is not None else "",
         )
     return table
 
@@ -185,6 +185,6 @@ def _events(records: list[Record], told: list[JournalEvent]) -> Table:
     table = Table(box=None, pad_edge=False)
     for title in ("seconds", "what", "who", "text"):
         table.add_column(title, justify="right" if title == "seconds" else "left", overflow="fold")
-    for one in told:
-        table.add_row(f"{one.t - began:.2f}", one.what, one.worker or "", one.text)
+    for event in told:
+        table.add_row(f"{event.t - began:.2f}", event.what, event.worker or "", event.text)
     return table

@@ -25,7 +25,7 @@ async def ps(shared: StoreOptions, output: OutputFormat) -> None:
     """Lists the jobs of a store."""
     async with Directory(shared) as directory:
         jobs = await directory.jobs()
-        rows = [{**await _progress(directory, one), **one.row()} for one in jobs]
+        rows = [{**await _progress(directory, job), **job.row()} for job in jobs]
     if output is not OutputFormat.TABLE:
         return emit(rows, output)
     if not rows:

@@ -71,7 +71,7 @@ def server_known(server: str | None) -> bool:
     home = Path(os.environ.get("STRETTO_HOME") or "~/.stretto").expanduser()
     if not (home / "login.json").is_file():
         return False
-    from stretto.server.credentials import read_login
+    from stretto.server.settings import read_login
 
     return read_login(home / "login.json") is not None
 

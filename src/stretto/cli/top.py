@@ -15,7 +15,7 @@ from stretto.cli.server_commands import job_row
 from stretto.cli.targets import client
 from stretto.core.errors import StrettoError
 from stretto.server.client import Client, Frame
-from stretto.server.models import Allocation, Job, JobSummary
+from stretto.server.models import ClusterAllocation, JobDetails, JobSummary
 
 COLUMNS = ("id", "name", "state", "workers", "step", "left", "loss", "samples/s", "age", "why")
 BLOCK = "█"
@@ -88,7 +88,7 @@ class Top(App[None]):
                 self.jobs[job.id] = job
             self.draw()
         elif frame.kind == "allocation":
-            self.slots(Allocation.model_validate(frame.data))
+            self.slots(ClusterAllocation.model_validate(frame.data))
         elif frame.kind == "event":
             if frame.data["kind"] == "removed":
                 self.jobs.pop(str(frame.data["job"]), None)
@@ -109,7 +109,7 @@ class Top(App[None]):
         if shown:
             table.move_cursor(row=min(at, len(shown) - 1))
 
-    def slots(self, allocation: Allocation) -> None:
+    def slots(self, allocation: ClusterAllocation) -> None:
         colours = ("cyan", "green", "magenta", "yellow", "blue", "red")
         parts = [f"[{colours[place % len(colours)]}]{BLOCK * share.workers}[/]" for place, share in enumerate(allocation.items)]
         free = "·" * allocation.free
@@ -147,7 +147,7 @@ class Top(App[None]):
     def action_cancel(self) -> None:
         self._change(self.api.cancel)
 
-    def _change(self, verb: Callable[[str], Job]) -> None:
+    def _change(self, verb: Callable[[str], JobDetails]) -> None:
         def change(job: JobSummary) -> str:
             return f"{job.name} is {verb(job.id).state}"
 

@@ -52,7 +52,7 @@ VERBS: dict[str, Verb] = {
     "events": Verb("server_views:events", "What happened to a job of the server, or to all.", extra="server"),
     "nodes": Verb("server_views:nodes", "The server's nodes; take one out of use.", extra="server"),
     "policies": Verb("server_views:policies", "Who decides on the server; what another policy would have done.", extra="server"),
-    "tokens": Verb("tokens:app", "Who may use the server.", extra="server"),
+    "tokens": Verb("server_views:tokens", "Who may use the server.", extra="server"),
     "top": Verb("top:command", "Jobs and slots of the server, live.", extra="server"),
     "version": Verb("version:command", "Print the version; so does `stretto --version`."),
 }

@@ -18,13 +18,12 @@ from stretto.core.errors import UsageError
 from stretto.scheduling.registry import DEFAULT as DEFAULT_POLICY
 from stretto.server import VERSION
 from stretto.server.api import views
-from stretto.server.api.cluster_views import allocation
-from stretto.server.api.job_list_cache import Lines
 from stretto.server.api.problems import install
 from stretto.server.api.routes import api
 from stretto.server.api.security import Buckets, SecurityMiddleware
 from stretto.server.api.sse import EventBroadcaster, dump
 from stretto.server.api.static_files import Pages
+from stretto.server.api.views import JobLines, allocation
 from stretto.server.decisions.policy_runner import Runner, names
 from stretto.server.decisions.scheduler_loop import SchedulerLoop
 from stretto.server.jobs.job_store import JobStore
@@ -56,7 +55,7 @@ class Server:
     cluster: Cluster
     lock: Lock
     pages: Pages
-    lines: Lines
+    lines: JobLines
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     started_at: float = field(default_factory=time.time)
     tasks: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
@@ -140,7 +139,7 @@ def build(settings: ServerSettings, *, cluster: Cluster | None = None) -> Server
     runner = Runner(timeout_s=settings.policy_timeout_s)
     decider = SchedulerLoop(conductor, ledger, runner, policy=_policy(settings, storage))
     decider.cordoned = frozenset(cast("list[str] | None", storage.setting("cordoned")) or ())
-    lines = Lines(book, lambda record: server.reason(record))
+    lines = JobLines(book, lambda record: server.reason(record))
     server = Server(settings, storage, tokens, book, hub, conductor, decider, ledger, cluster, lock, Pages(), lines)
     return server
 

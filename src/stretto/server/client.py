@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from stretto.core.errors import StrettoError, UsageError
 from stretto.server import models
-from stretto.server.credentials import read_login
+from stretto.server.settings import read_login
 from stretto.server.spec import JobSpec
 
 T = TypeVar("T", bound=BaseModel)
@@ -80,8 +80,8 @@ class Client:
     def __init__(
         self, url: str | None = None, *, token: str | None = None, timeout_s: float = 30.0, verify: bool | str = True
     ) -> None:
-        found = find_server(url, token)
-        if found is None:
+        login = find_server(url, token)
+        if login is None:
             where = url or os.environ.get("STRETTO_SERVER")
             raise UsageError(
                 f"no token is known for the job server {where}: set STRETTO_TOKEN (a saved login is for its own server only)"
@@ -91,7 +91,7 @@ class Client:
                 else f"no job server is known: there is no login in {_home()}. Start one with `stretto serve`; for one that was "
                 "started with `--home DIR`, set STRETTO_HOME=DIR; for one elsewhere, set STRETTO_SERVER and STRETTO_TOKEN"
             )
-        self.url, secret = found
+        self.url, secret = login
         if not self.url.startswith(("http://", "https://")):
             raise UsageError(f"the job server {self.url!r} is not a URL: write http://{self.url} (--server, or STRETTO_SERVER)")
         if not secret.isascii() or not secret.isprintable():
@@ -115,11 +115,11 @@ class Client:
 
     # -- jobs ----------------------------------------------------------------------------------------------------
 
-    def submit(self, spec: JobSpec | Mapping[str, object], *, key: str | None = None) -> models.Job:
+    def submit(self, spec: JobSpec | Mapping[str, object], *, key: str | None = None) -> models.JobDetails:
         """Queues a job. With a `key`, repeating the call is harmless."""
         body = spec.model_dump(mode="json") if isinstance(spec, JobSpec) else dict(spec)
         headers = {"Idempotency-Key": key} if key else {}
-        return self._ask(models.Job, "POST", "/v1/jobs", json=body, headers=headers, again=key is not None)
+        return self._ask(models.JobDetails, "POST", "/v1/jobs", json=body, headers=headers, again=key is not None)
 
     def jobs(self, *, state: list[str] | None = None, name: str | None = None) -> Iterator[models.JobSummary]:
         """All jobs, newest first."""
@@ -132,43 +132,43 @@ class Client:
             if cursor is None:
                 return
 
-    def job(self, job: str) -> models.Job:
+    def job(self, job: str) -> models.JobDetails:
         """By id, or by a name that only one job has (of several, the newest that has not ended)."""
-        return self._ask(models.Job, "GET", f"/v1/jobs/{self.resolve(job)}")
+        return self._ask(models.JobDetails, "GET", f"/v1/jobs/{self.resolve(job)}")
 
     def resolve(self, job: str) -> str:
         """The id of a job that is given by id or by name."""
         if job.startswith("j-") and len(job) == 14:
             return job
-        found = [one for one in self.jobs(name=job) if one.name == job]
-        living = [one for one in found if not one.state.ended]
-        if len(living) > 1 or (not living and len(found) > 1):
-            names = ", ".join(one.id for one in (living or found)[:5])
-            raise UsageError(f"{len(living or found)} jobs are called '{job}' ({names}): use the id")
-        if not found:
+        matches = [match for match in self.jobs(name=job) if match.name == job]
+        living = [match for match in matches if not match.state.ended]
+        if len(living) > 1 or (not living and len(matches) > 1):
+            names = ", ".join(match.id for match in (living or matches)[:5])
+            raise UsageError(f"{len(living or matches)} jobs are called '{job}' ({names}): use the id")
+        if not matches:
             raise UsageError(f"there is no job '{job}': see `stretto ps`")
-        return (living or found)[0].id
+        return (living or matches)[0].id
 
-    def scale(self, job: str, workers: int, *, pin: bool = False, version: int | None = None) -> models.Job:
+    def scale(self, job: str, workers: int, *, pin: bool = False, version: int | None = None) -> models.JobDetails:
         return self._change(job, "scale", {"workers": workers, "pin": pin}, version)
 
-    def pause(self, job: str, *, version: int | None = None) -> models.Job:
+    def pause(self, job: str, *, version: int | None = None) -> models.JobDetails:
         return self._change(job, "pause", None, version)
 
-    def resume(self, job: str, *, version: int | None = None) -> models.Job:
+    def resume(self, job: str, *, version: int | None = None) -> models.JobDetails:
         return self._change(job, "resume", None, version)
 
-    def cancel(self, job: str, *, version: int | None = None) -> models.Job:
+    def cancel(self, job: str, *, version: int | None = None) -> models.JobDetails:
         return self._change(job, "cancel", None, version)
 
-    def _change(self, job: str, verb: str, body: Mapping[str, object] | None, version: int | None) -> models.Job:
+    def _change(self, job: str, verb: str, body: Mapping[str, object] | None, version: int | None) -> models.JobDetails:
         headers = {"If-Match": f'"{version}"'} if version is not None else {}
-        return self._ask(models.Job, "POST", f"/v1/jobs/{self.resolve(job)}/{verb}", json=body, headers=headers)
+        return self._ask(models.JobDetails, "POST", f"/v1/jobs/{self.resolve(job)}/{verb}", json=body, headers=headers)
 
-    def change(self, job: str, *, version: int | None = None, **fields: object) -> models.Job:
+    def change(self, job: str, *, version: int | None = None, **fields: object) -> models.JobDetails:
         """priority=, deadline=, price_limit=, plan=, wish=None."""
         headers = {"If-Match": f'"{version}"'} if version is not None else {}
-        return self._ask(models.Job, "PATCH", f"/v1/jobs/{self.resolve(job)}", json=fields, headers=headers)
+        return self._ask(models.JobDetails, "PATCH", f"/v1/jobs/{self.resolve(job)}", json=fields, headers=headers)
 
     def remove(self, job: str) -> None:
         self._raw("DELETE", f"/v1/jobs/{self.resolve(job)}")
@@ -204,16 +204,16 @@ class Client:
                 time.sleep(every_s)
             offset = part.next
 
-    def wait(self, job: str, *, timeout_s: float | None = None, every_s: float = 0.3) -> models.Job:
+    def wait(self, job: str, *, timeout_s: float | None = None, every_s: float = 0.3) -> models.JobDetails:
         """The job once it has ended."""
         job = self.resolve(job)
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            found = self.job(job)
-            if found.state.ended:
-                return found
+            current = self.job(job)
+            if current.state.ended:
+                return current
             if until is not None and time.monotonic() > until:
-                raise ServerError(f"job '{found.name}' has not ended within {timeout_s:g} s: it is {found.state}")
+                raise ServerError(f"job '{current.name}' has not ended within {timeout_s:g} s: it is {current.state}")
             time.sleep(every_s)
 
     # -- the cluster ---------------------------------------------------------------------------------------------
@@ -227,8 +227,8 @@ class Client:
     def cordon(self, node: str, *, cordoned: bool = True) -> models.Node:
         return self._ask(models.Node, "PATCH", f"/v1/nodes/{node}", json={"cordoned": cordoned})
 
-    def allocation(self) -> models.Allocation:
-        return self._ask(models.Allocation, "GET", "/v1/allocations")
+    def allocation(self) -> models.ClusterAllocation:
+        return self._ask(models.ClusterAllocation, "GET", "/v1/allocations")
 
     def history(self, *, since: float, until: float) -> models.History:
         return self._ask(models.History, "GET", "/v1/allocations/history", params={"since": since, "until": until})

@@ -17,18 +17,17 @@ from itertools import islice
 
 from stretto.clusters.base import Assignment, Cluster, ClusterEvent, EventKind, RunRef, Stop
 from stretto.core.errors import StrettoError
-from stretto.server.alarms import Alarms
 from stretto.server.api.sse import EventBroadcaster
 from stretto.server.decisions.slot_handover import Claim, admit
 from stretto.server.decisions.snapshot import SCHEDULED, limits
 from stretto.server.jobs import journal_events
-from stretto.server.jobs.command import asked, work_of
+from stretto.server.jobs.command import loader_environment, work_of
 from stretto.server.jobs.exit_classification import ending
 from stretto.server.jobs.job_store import JobStore
 from stretto.server.jobs.run_progress import RunProgress
 from stretto.server.jobs.state import Conflict, NewEvent, Record
 from stretto.server.models import ACTIVE, JobState
-from stretto.server.prometheus import PrometheusMetrics
+from stretto.server.observability import Alarms, PrometheusMetrics
 from stretto.server.settings import ServerSettings
 from stretto.server.storage.repository import StorageDown
 
@@ -36,12 +35,12 @@ log = logging.getLogger("stretto.server")
 
 KEEP_S = 0.5
 FLUSH_TURNS = 2
-"""What is known of a job is written down so many turns of `KEEP_S` after it has changed,"""
+"""A job's progress is written this many turns of `KEEP_S` after it has changed,"""
 MANY = 16
 MANY_TURNS = 10
-"""and where there are many jobs, a part of them in each turn: one large write would hold up every request for a moment."""
+"""and with many jobs, a part of them in each turn: one large write would delay every request."""
 AT_ONCE = 16
-"""Jobs whose news are taken before a request that has come meanwhile gets its turn."""
+"""Events that are handled before waiting requests get their turn."""
 AGAIN_S = 1.0
 TRIES = 5
 
@@ -56,6 +55,11 @@ class Written(Enum):
 
 @dataclass(slots=True)
 class Reconciler:
+    """Drives the cluster to what the jobs' records say should run, and turns what the cluster shows into events.
+
+    An event is never lost: while the database is down it is owed, and is written before anything else of its job.
+    """
+
     settings: ServerSettings
     book: JobStore
     hub: EventBroadcaster
@@ -75,7 +79,7 @@ class Reconciler:
     """Events that could not be written: they come before everything else of their job."""
     _starting: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float])
     _dirty: dict[str, None] = field(default_factory=dict[str, None])
-    """Jobs of which more is known than is written down, the longest waiting first."""
+    """Jobs with progress that is not in the database yet, the longest waiting first."""
     _limits: dict[str, tuple[int, int, str]] = field(default_factory=dict[str, tuple[int, int, str]])
 
     def trigger(self, why: str) -> None:
@@ -85,7 +89,7 @@ class Reconciler:
         self.wake.set()
 
     def adopt(self) -> None:
-        """After a start: whatever the book says is active may be running already."""
+        """After a start: jobs whose records are active may be running already."""
         for record in self.book.with_state(*ACTIVE):
             self._granted[record.id] = max(record.workers, record.wanted)
             self._begun.add((record.id, record.life))
@@ -126,7 +130,7 @@ class Reconciler:
             nodes=_cut(record.nodes, granted),
             run=record.run,
             resume=record.resume,
-            env={**record.spec.envs, **asked(record.spec.elastic)},
+            env={**record.spec.envs, **loader_environment(record.spec.elastic)},
             workdir=record.spec.workdir,
             restarts=record.spec.restarts,
             journal_offset=known.offset if known.run == record.run else 0,
@@ -139,14 +143,14 @@ class Reconciler:
     # -- what does run -------------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        async for portion in self.cluster.watch():
+        async for events in self.cluster.watch():
             self.watching = True
-            await self.take(portion)
+            await self.handle(events)
 
-    async def take(self, portion: Sequence[ClusterEvent]) -> None:
-        """Turns what was seen into events. A database that is down loses none: they are owed."""
+    async def handle(self, events: Sequence[ClusterEvent]) -> None:
+        """Turns what the cluster shows into events of jobs. A database that is down loses none: they are owed."""
         changed = False
-        for place, event in enumerate(portion):
+        for place, event in enumerate(events):
             if place % AT_ONCE == AT_ONCE - 1:
                 await asyncio.sleep(0)
             record = self.book.records.get(event.job)
@@ -158,7 +162,7 @@ class Reconciler:
                 del self._lingering[event.job]
                 changed = True
             elif record is not None and record.life == event.attempt and record.state in ACTIVE:
-                changed |= await self._one(record, event)
+                changed |= await self._handle_event(record, event)
         if changed:
             await self.apply()
 
@@ -170,7 +174,7 @@ class Reconciler:
         self.hub.allocated()
         self.trigger("nodes changed")
 
-    async def _one(self, record: Record, event: ClusterEvent) -> bool:
+    async def _handle_event(self, record: Record, event: ClusterEvent) -> bool:
         """True if it may have made room, or changed what should run."""
         known = self.book.known[record.id]
         match event.kind:
@@ -261,7 +265,7 @@ class Reconciler:
     # -- now and then --------------------------------------------------------------------------------------------
 
     async def keep(self) -> None:
-        """Writes down what is known, and ends what takes too long."""
+        """Writes the progress of jobs, and ends what takes too long."""
         turn = 0
         while True:
             await asyncio.sleep(KEEP_S)

@@ -14,8 +14,7 @@ import uvicorn
 
 from stretto.core.errors import UsageError
 from stretto.server.app import Server, build, create_app
-from stretto.server.credentials import read_login
-from stretto.server.settings import ServerSettings
+from stretto.server.settings import ServerSettings, read_login
 from stretto.server.storage.tokens import first_token
 
 SWITCH_S = 0.0005

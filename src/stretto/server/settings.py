@@ -4,6 +4,7 @@ opened."""
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from stretto.core.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
+    """What `stretto serve` can be told. `checked` refuses values that do not go together."""
+
     home: Path = Path("~/.stretto")
     database: str | None = None
     host: str = "127.0.0.1"
@@ -104,6 +107,15 @@ class ServerSettings:
             os.chmod(self.folder, 0o700)
         except OSError as error:
             raise UsageError(f"--home {self.folder} cannot be used: {error.strerror}: choose another with --home DIR") from error
+
+
+def read_login(path: Path) -> tuple[str, str] | None:
+    """(URL, token) of the saved login: where clients of this user find the server that this user runs."""
+    try:
+        login = json.loads(path.read_text())
+        return str(login["url"]), str(login["token"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def loopback(host: str) -> bool:

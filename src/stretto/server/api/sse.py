@@ -21,18 +21,18 @@ TICK_S = 0.2
 PROGRESS_S = 1.0
 """A job whose progress alone has changed is sent at most this often."""
 FEW = 16
-"""So many are sent in one tick without further thought."""
+"""This many are sent in any tick."""
 KEEPALIVE_S = 10.0
 """Silence of a stream after which a comment is sent: whoever hears nothing for longer has lost the connection."""
 HERE = b": here\n\n"
 MOST_FRAMES = 1000
 MOST_SENT = 10_000
-"""Jobs of which it is remembered when their progress was sent."""
+"""Jobs for which the time of the last progress message is kept."""
 MOST_STREAMS = 256
 MOST_RECENT = 1_000
 """Events in memory for readers who come back. Older ones are in the database."""
 MOST_RESUMED = 2_000
-"""Events that one reader is told of after an absence: with more it is cheaper to load everything again."""
+"""Missed events that one reader gets when it comes back: with more it is cheaper to load everything again."""
 
 
 class TooMany(StrettoError):
@@ -86,10 +86,10 @@ class EventBroadcaster:
         """Events that are in the database now."""
         self._events.extend(stored)
         self._recent.extend(stored)
-        for one in stored:
-            self.last = max(self.last, one.id)
-            if one.job is not None:
-                self._jobs.add(one.job)
+        for event in stored:
+            self.last = max(self.last, event.id)
+            if event.job is not None:
+                self._jobs.add(event.job)
 
     def progressed(self, job: str, points: Sequence[Point]) -> None:
         self._progressed.add(job)
@@ -112,7 +112,7 @@ class EventBroadcaster:
             return []
         if not self._recent or self._recent[0].id > number + 1:
             return None
-        return [one for one in self._recent if one.id > number]
+        return [event for event in self._recent if event.id > number]
 
     async def run(self) -> None:
         """Hands out until cancelled."""
@@ -155,7 +155,7 @@ class EventBroadcaster:
         return {job for _, job in waiting[: max(FEW, int(len(self._progressed) * TICK_S / PROGRESS_S) + 1)]}
 
     def _frames(self, tenant: str | None, events: Sequence[Stored], jobs: set[str], allocated: bool) -> list[bytes]:
-        frames = [frame("event", self.event(one), number=one.id) for one in events if visible(one, tenant)]
+        frames = [frame("event", self.event(event), number=event.id) for event in events if visible(event, tenant)]
         lines = [line for job in jobs if (line := self.summary(job, tenant)) is not None]
         if lines:
             frames.append(frame("jobs", '{"items":[' + ",".join(lines) + "]}"))
@@ -177,8 +177,8 @@ class EventBroadcaster:
     async def stream(self, reader: Reader, *, opening: Sequence[bytes], stop: asyncio.Event) -> AsyncIterator[bytes]:
         """What one client reads, until it goes away, falls behind or the server stops."""
         try:
-            for one in opening:
-                yield one
+            for frame in opening:
+                yield frame
             while not stop.is_set() and not reader.slow:
                 await reader.awake.wait()
                 reader.awake.clear()

@@ -31,6 +31,8 @@ UNBUILT = b"The page has not been built: run 'make web', then start the server a
 
 @dataclass(frozen=True, slots=True)
 class File:
+    """A file of the page, ready to send."""
+
     body: bytes
     packed: bytes
     """The same, gzipped once instead of for every request."""
@@ -68,7 +70,7 @@ class Pages:
 
 def read(folder: Path) -> Mapping[str, File]:
     """Paths of requests to files. Only kinds that a page needs: whatever else lies there is not served."""
-    found = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in TYPES) if folder.is_dir() else []
-    files = {f"/{path.relative_to(folder).as_posix()}": File.of(path.read_bytes(), kind=TYPES[path.suffix]) for path in found}
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in TYPES) if folder.is_dir() else []
+    files = {f"/{path.relative_to(folder).as_posix()}": File.of(path.read_bytes(), kind=TYPES[path.suffix]) for path in paths}
     index = files.pop("/index.html", None)
     return {"/": index or File.of(UNBUILT, kind=TYPES[".txt"]), **files}

@@ -76,10 +76,10 @@ def note(spec: JobSpec, *, state: JobState, steps: int) -> str:
     return f"`{shown}` is not a stretto script: one plain process, never scaled; {fix}, or `plain: true` if that is meant"
 
 
-def asked(elastic: Elastic) -> dict[str, str]:
-    """What the job's training loader is asked for (train/data/asked.py), as environment. `fixed` leaves it to the script."""
-    found = {"STRETTO_SLICES": str(elastic.slices)} if elastic.slices is not None else {}
-    return found if elastic.batch == "fixed" else {**found, "STRETTO_BATCH": elastic.batch}
+def loader_environment(elastic: Elastic) -> dict[str, str]:
+    """The environment that overrides arguments of the training loader. `fixed` leaves the batch to the script."""
+    slices = {"STRETTO_SLICES": str(elastic.slices)} if elastic.slices is not None else {}
+    return slices if elastic.batch == "fixed" else {**slices, "STRETTO_BATCH": elastic.batch}
 
 
 def _words(spec: JobSpec) -> list[str] | None:

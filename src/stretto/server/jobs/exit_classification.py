@@ -23,8 +23,8 @@ def ending(record: Record, known: RunProgress, event: ClusterEvent, *, resumable
     if state == "finished" or (code == 0 and not work_of(record.spec).elastic):
         steps = end.get("steps")
         text = f"finished after {quantity(steps, 'step')}" if isinstance(steps, int) else "finished"
-        if steps is None and (told := note(record.spec, state=JobState.FINISHED, steps=known.step)):
-            text += f"; {told}"
+        if steps is None and (hint := note(record.spec, state=JobState.FINISHED, steps=known.step)):
+            text += f"; {hint}"
         return NewEvent("finished", text, {"digest": end.get("digest"), "steps": steps})
     if record.state is JobState.CANCELLING:
         return NewEvent("cancelled", "cancelled")

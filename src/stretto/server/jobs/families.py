@@ -1,7 +1,7 @@
-"""What jobs of the same kind took, and how fast they were: from that a policy guesses how long the next one will take.
+"""How long jobs of the same kind took, and how fast they were: a policy estimates the next one's length from it.
 
 A family is a script of one tenant in one folder, whatever its arguments: the same training run again and again is the
-common case, and what its arguments mean is not the server's to guess. A tenant's lengths are told to its own jobs only.
+common case, and what its arguments mean is not the server's to guess. A tenant's lengths serve its own jobs only.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Families:
         if record.state is not JobState.FINISHED or known.samples <= 0:
             return
         key = family(record)
-        took = self._took.setdefault(key, deque(maxlen=MOST_FINISHED))
+        finished = self._took.setdefault(key, deque(maxlen=MOST_FINISHED))
         self._took.move_to_end(key)
         began, ended = record.started_at, record.ended_at
-        took.append((float(known.samples), ended - began if began is not None and ended is not None else 0.0))
+        finished.append((float(known.samples), ended - began if began is not None and ended is not None else 0.0))
         while len(self._took) > MOST_FAMILIES:
             self._took.popitem(last=False)
 
@@ -69,6 +69,6 @@ class Families:
         return tuple(samples for samples, _ in self._took.get(family(record), ()))
 
     def lasted(self, record: Record) -> float | None:
-        """Seconds that a job of this family trains, half of them less; None of a family that is not known."""
-        seconds = [one for _, one in self._took.get(family(record), ()) if one > 0]
-        return median(seconds) if seconds else None
+        """Median training time of this family's jobs; None if unknown."""
+        durations = [seconds for _, seconds in self._took.get(family(record), ()) if seconds > 0]
+        return median(durations) if durations else None

@@ -57,7 +57,7 @@ class JobStore:
             record = Record.read(document)
             self._keep(record)
             self.known[record.id] = RunProgress.read(known)
-        for record in sorted(self.records.values(), key=lambda one: one.ended_at or 0.0):
+        for record in sorted(self.records.values(), key=lambda record: record.ended_at or 0.0):
             self.families.ended(record, self.known[record.id])
 
     def _keep(self, record: Record) -> None:
@@ -135,12 +135,12 @@ class JobStore:
         batch = Batch()
         after: dict[str, Record | None] = {}
         accepted: list[Append] = []
-        for one in appends:
+        for append in appends:
             try:
-                self._fold(one, batch, after)
-                accepted.append(one)
+                self._fold(append, batch, after)
+                accepted.append(append)
             except Exception as error:  # the caller's: it goes to them, not to the others of this transaction
-                one.done.set_exception(error)
+                append.done.set_exception(error)
         if not accepted:
             return
         taken = self._take([job for job in after if job in self.records and after[job] is not None], batch)
@@ -149,41 +149,41 @@ class JobStore:
         except Exception as error:
             for job, points in taken.items():
                 self.buffered[job] = points + self.buffered.get(job, [])
-            for one in accepted:
-                one.done.set_exception(error)
+            for append in accepted:
+                append.done.set_exception(error)
             return
         self._adopt(after)
         self.publish(stored)
-        for one in accepted:
-            if not one.done.done():
-                one.done.set_result(after.get(one.job) if one.job else None)
+        for append in accepted:
+            if not append.done.done():
+                append.done.set_result(after.get(append.job) if append.job else None)
 
-    def _fold(self, one: Append, batch: Batch, after: dict[str, Record | None]) -> None:
+    def _fold(self, append: Append, batch: Batch, after: dict[str, Record | None]) -> None:
         t = self.now()
-        record = after.get(one.job, self.records.get(one.job)) if one.job else None
-        if one.expected is not None and record is not None and record.version != one.expected:
-            raise Changed(f"job '{record.name}' is at version {record.version}, not {one.expected}: read it again")
+        record = after.get(append.job, self.records.get(append.job)) if append.job else None
+        if append.expected is not None and record is not None and record.version != append.expected:
+            raise Changed(f"job '{record.name}' is at version {record.version}, not {append.expected}: read it again")
         rows: list[EventRow] = []
         result = record
-        for draft in one.drafts:
+        for draft in append.drafts:
             secrets = result.spec.secrets() if result is not None else ()
             data = clean(draft.data, secrets) if secrets else draft.data
-            if one.job and not one.remove:
+            if append.job and not append.remove:
                 result = fold(result, draft.kind, data, t)
             text = scrub(draft.text, secrets)[:MOST_TEXT]
-            tenant = result.tenant if result is not None else one.tenant
-            rows.append({"job": one.job, "tenant": tenant, "t": t, "kind": draft.kind, "text": text, "data": data})
+            tenant = result.tenant if result is not None else append.tenant
+            rows.append({"job": append.job, "tenant": tenant, "t": t, "kind": draft.kind, "text": text, "data": data})
         batch.events.extend(rows)
-        if one.job and one.remove:
-            after[one.job] = None
-            batch.removed.append(one.job)
-            batch.jobs.pop(one.job, None)
-        elif one.job and result is not None:
-            after[one.job] = result
-            known = self.known.get(one.job) or RunProgress()
-            batch.jobs[one.job] = job_row(result, known)
-        if one.key is not None:
-            batch.key = one.key
+        if append.job and append.remove:
+            after[append.job] = None
+            batch.removed.append(append.job)
+            batch.jobs.pop(append.job, None)
+        elif append.job and result is not None:
+            after[append.job] = result
+            known = self.known.get(append.job) or RunProgress()
+            batch.jobs[append.job] = job_row(result, known)
+        if append.key is not None:
+            batch.key = append.key
 
     def _adopt(self, after: dict[str, Record | None]) -> None:
         for job, record in after.items():
@@ -221,8 +221,8 @@ def job_row(record: Record, known: RunProgress) -> dict[str, object]:
 def _up_to_key(appends: list[Append]) -> tuple[list[Append], list[Append]]:
     """The longest beginning with at most one key in it."""
     keys = 0
-    for place, one in enumerate(appends):
-        keys += one.key is not None
+    for place, append in enumerate(appends):
+        keys += append.key is not None
         if keys > 1:
             return appends[:place], appends[place:]
     return appends, []

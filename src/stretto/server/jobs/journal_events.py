@@ -16,12 +16,12 @@ from stretto.server.models import JobState
 
 FEWEST_POINTS, MOST_POINTS = 8, 512
 POINTS_PER_S = 32.0
-"""Points that one look may add to a job's curves: so many for each second that its lines cover, between the two bounds.
+"""Points that one read may add to a job's curves, for each second that its lines cover, between the two bounds.
 
-Of more, evenly spread ones are kept, the first and the last always. A look after a long absence covers minutes and brings their
-curve; one of many a second brings a few points."""
+More are downsampled evenly; the first and the last stay. A read after a long absence covers minutes and brings their curve; one
+of many per second brings a few points."""
 MOST_EVENTS = 50
-TOLD = frozenset(
+FORWARDED = frozenset(
     {
         "died",
         "frozen",
@@ -37,7 +37,7 @@ TOLD = frozenset(
         "unreplaced",
     }
 )
-"""What agents tell that is worth an event of the server; the rest stays in the journal."""
+"""Agents' events that become events of the server; the rest stays in the journal."""
 
 
 @dataclass(slots=True)
@@ -86,8 +86,8 @@ def read(record: Record, known: RunProgress, lines: Sequence[JournalRecord]) -> 
 
 
 def _event(reading: Reading, known: RunProgress, line: JournalEvent) -> None:
-    if line.what in TOLD and len(reading.drafts) < MOST_EVENTS:
-        reading.drafts.append(_told(line))
+    if line.what in FORWARDED and len(reading.drafts) < MOST_EVENTS:
+        reading.drafts.append(_forwarded(line))
     if line.what in ("stalled", "unstalled"):
         known.stalled = line.text[:1000] if line.what == "stalled" else ""
     if line.what == "unreplaced" and known.workers:
@@ -131,7 +131,7 @@ def _end(line: End) -> JsonObject:
     }
 
 
-def _told(line: JournalEvent) -> NewEvent:
+def _forwarded(line: JournalEvent) -> NewEvent:
     who = (line.worker or "")[:40]
     sentence = line.text[:1000] or f"worker {who} {line.what}".replace("  ", " ")
     return NewEvent("worker", sentence, {"what": line.what, "worker": who})

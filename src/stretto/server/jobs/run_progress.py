@@ -9,11 +9,64 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from stretto.core.journal import Commit, JournalReport, Resume
 from stretto.core.schema import Json
-from stretto.server.jobs.sparkline import Spark
+
+MOST_MEANS = 32
+
+
+@dataclass(slots=True)
+class Spark:
+    """Fewer than `MOST_MEANS` means of `stride` losses each, oldest first; then neighbours are joined and the stride doubles.
+
+    The whole curve and not its end: where the last losses only go up and down, their range says nothing of what it has learned.
+    """
+
+    means: list[float] = field(default_factory=list[float])
+    stride: int = 1
+    open: float = 0.0
+    """The sum of the losses that have not made a mean yet."""
+    count: int = 0
+    """How many they are: less than `stride`."""
+
+    def add(self, loss: float) -> None:
+        self.open += loss
+        self.count += 1
+        if self.count < self.stride:
+            return
+        self.means.append(_short(self.open / self.count))
+        self.open, self.count = 0.0, 0
+        if len(self.means) >= MOST_MEANS:
+            pairs = zip(self.means[::2], self.means[1::2], strict=True)
+            self.means = [_short((first + second) / 2) for first, second in pairs]
+            self.stride *= 2
+
+    def line(self) -> list[float]:
+        """For drawing: with what has come since the last mean."""
+        return [*self.means, _short(self.open / self.count)] if self.count else list(self.means)
+
+    def steps_ago(self) -> list[int]:
+        """How many losses ago each mean was complete."""
+        last = len(self.means) - 1
+        return [self.count + (last - place) * self.stride for place in range(len(self.means))]
+
+    def document(self) -> dict[str, object]:
+        return {"means": self.means, "stride": self.stride, "open": self.open, "count": self.count}
+
+    @staticmethod
+    def read(document: object) -> Spark:
+        if isinstance(document, dict):
+            return Spark(**cast("dict[str, Any]", document))
+        earlier = cast("list[float] | None", document) or []  # as 0.1.0 kept it: the last losses
+        return Spark(earlier[-MOST_MEANS + 1 :])
+
+
+def _short(value: float) -> float:
+    """To six digits: it is drawn as wide as a word, and sent in every line."""
+    return float(f"{value:.6g}")
+
 
 NAMES = 64
 """Different names of metrics that are kept for a job."""
@@ -211,9 +264,9 @@ class RunProgress:
 def plain(value: Json, *, deep: int = DEEP) -> Json:
     """The same in numbers that are numbers and not too deep: what every database takes."""
     if isinstance(value, dict):
-        return {key: plain(one, deep=deep - 1) for key, one in value.items()} if deep else None
+        return {key: plain(item, deep=deep - 1) for key, item in value.items()} if deep else None
     if isinstance(value, list):
-        return [plain(one, deep=deep - 1) for one in value] if deep else None
+        return [plain(item, deep=deep - 1) for item in value] if deep else None
     return finite(value) if isinstance(value, float) else value
 
 

@@ -5,7 +5,7 @@ Times are unix seconds (UTC) as numbers; durations have their unit in the name. 
 
 from __future__ import annotations
 
-from stretto.server.models.cluster import Alarm, Allocation, Bar, History, Node, NodeChange, Nodes, Overview, Share
+from stretto.server.models.cluster import Alarm, Bar, ClusterAllocation, History, Node, NodeChange, Nodes, Overview, Share
 from stretto.server.models.jobs import (
     ACTIVE,
     ENDED,
@@ -13,8 +13,8 @@ from stretto.server.models.jobs import (
     Event,
     EventPage,
     Explanation,
-    Job,
     JobChange,
+    JobDetails,
     JobId,
     JobPage,
     JobState,
@@ -45,9 +45,9 @@ __all__ = [
     "ACTIVE",
     "ENDED",
     "Alarm",
-    "Allocation",
     "Bar",
     "Change",
+    "ClusterAllocation",
     "Competitor",
     "Decision",
     "DecisionPage",
@@ -55,8 +55,8 @@ __all__ = [
     "EventPage",
     "Explanation",
     "History",
-    "Job",
     "JobChange",
+    "JobDetails",
     "JobId",
     "JobPage",
     "JobState",

@@ -9,6 +9,8 @@ from stretto.server.spec import Strict
 
 
 class Node(BaseModel):
+    """A node, its slots, and who uses them."""
+
     name: str
     type: str = "cpu"
     slots: int
@@ -22,12 +24,16 @@ class Node(BaseModel):
 
 
 class Nodes(BaseModel):
+    """All nodes, and their slots in all."""
+
     items: list[Node]
     slots: int
     used: int
 
 
 class NodeChange(Strict):
+    """Takes a node out of use, or back into it."""
+
     cordoned: bool
 
 
@@ -41,7 +47,9 @@ class Share(BaseModel):
     reason: str
 
 
-class Allocation(BaseModel):
+class ClusterAllocation(BaseModel):
+    """Which job has which slots since the last decision, and why."""
+
     decision: int | None
     t: float | None
     policy: str
@@ -62,6 +70,8 @@ class Bar(BaseModel):
 
 
 class History(BaseModel):
+    """Slots over time, between two times."""
+
     since: float
     until: float
     slots: int
@@ -69,6 +79,8 @@ class History(BaseModel):
 
 
 class Alarm(BaseModel):
+    """Something that somebody should look at."""
+
     name: str
     text: str
     since: float

@@ -85,7 +85,7 @@ class JobSummary(BaseModel):
     error: str | None = None
 
 
-class Job(JobSummary):
+class JobDetails(JobSummary):
     """One job."""
 
     spec: JobSpec = Field(description="with secrets masked")
@@ -97,12 +97,16 @@ class Job(JobSummary):
 
 
 class JobPage(BaseModel):
+    """A part of the list of jobs, newest first."""
+
     items: list[JobSummary]
     next: str | None = Field(default=None, description="give it as `cursor` to get the following page")
     total: int
 
 
 class ScaleWish(Strict):
+    """How many workers a job shall have, within its limits."""
+
     workers: int = Field(ge=1, le=MOST_WORKERS)
     pin: bool = Field(default=False, description="exactly this many: the policy does not touch it any more")
 
@@ -129,6 +133,8 @@ class Event(BaseModel):
 
 
 class EventPage(BaseModel):
+    """Events, oldest first."""
+
     items: list[Event]
     next: int | None = Field(default=None, description="give it as `after` to get what follows")
 
@@ -156,6 +162,8 @@ class Size(BaseModel):
 
 
 class Sizes(BaseModel):
+    """Every number of workers that a job has had."""
+
     job: JobId
     items: list[Size]
 
@@ -173,12 +181,16 @@ class LogPart(BaseModel):
 
 
 class Competitor(BaseModel):
+    """A job that holds slots which another one could use."""
+
     job: str
     name: str
     workers: int
 
 
 class Explanation(BaseModel):
+    """Why a job has its size or waits, which limit binds, and what would change it."""
+
     job: JobId
     sentence: str
     constraint: Literal[

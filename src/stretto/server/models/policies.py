@@ -9,6 +9,8 @@ from stretto.server.spec import Name, Strict
 
 
 class Change(BaseModel):
+    """A job whose number of workers a decision has changed, and why."""
+
     job: str
     name: str
     before: int
@@ -17,6 +19,8 @@ class Change(BaseModel):
 
 
 class Decision(BaseModel):
+    """A decision: its cause, its policy, and what it changed."""
+
     id: int
     t: float
     trigger: str
@@ -28,33 +32,45 @@ class Decision(BaseModel):
 
 
 class DecisionPage(BaseModel):
+    """Decisions, newest first."""
+
     items: list[Decision]
     next: int | None = None
 
 
 class Policy(BaseModel):
+    """A policy that can decide."""
+
     name: str
     text: str
     active: bool
 
 
 class Policies(BaseModel):
+    """All policies, and the one that decides now."""
+
     items: list[Policy]
     active: str
     interval_s: float
 
 
 class PolicyChoice(Strict):
+    """The policy that decides from now on."""
+
     name: Name
 
 
 class WhatIfRequest(Strict):
+    """A replay of the last hours under another policy."""
+
     policy: Name
     hours: float = Field(default=6, gt=0, le=168)
     baseline: Name | None = Field(default=None, description="what to compare with; the active policy if absent")
 
 
 class Outcome(BaseModel):
+    """What a replay came to under one policy."""
+
     policy: str
     average_s: float
     median_s: float
@@ -65,6 +81,8 @@ class Outcome(BaseModel):
 
 
 class WhatIf(BaseModel):
+    """Two policies on the same recorded jobs."""
+
     hours: float
     jobs: int
     baseline: Outcome
@@ -74,6 +92,8 @@ class WhatIf(BaseModel):
 
 
 class TraceRow(BaseModel):
+    """A job as it was recorded, for the simulator."""
+
     name: str
     time: float = Field(description="submission, seconds after the first")
     tenant: Name
@@ -97,6 +117,8 @@ class TraceRow(BaseModel):
 
 
 class Trace(BaseModel):
+    """The jobs of the last hours, for the simulator."""
+
     since: float
     until: float
     slots: int

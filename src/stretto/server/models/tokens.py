@@ -13,6 +13,8 @@ TokenId = Annotated[str, StringConstraints(pattern=r"^t-[a-z2-7]{12}$")]
 
 
 class Scope(StrEnum):
+    """What a token allows; each scope covers those before it."""
+
     VIEWER = "viewer"
     SUBMITTER = "submitter"
     ADMIN = "admin"
@@ -23,6 +25,8 @@ class Scope(StrEnum):
 
 
 class TokenRequest(Strict):
+    """A token to be made."""
+
     name: Name
     scope: Scope
     tenant: Name = "default"
@@ -30,6 +34,8 @@ class TokenRequest(Strict):
 
 
 class Token(BaseModel):
+    """A token without its secret."""
+
     id: TokenId
     name: str
     scope: Scope
@@ -41,10 +47,14 @@ class Token(BaseModel):
 
 
 class NewToken(Token):
+    """A token that was just made: the only answer that has the secret."""
+
     secret: str = Field(description="shown once: only its hash is kept")
 
 
 class Tokens(BaseModel):
+    """All tokens, oldest first."""
+
     items: list[Token]
 
 

@@ -142,7 +142,7 @@ class Storage:
         columns = {name: insert.excluded[name] for name in ("t", "workers", "values")}
         connection.execute(insert.on_conflict_do_update(index_elements=["job", "step"], set_=columns), rows)
         for job in {job for job, _ in merged}:
-            self._thin(connection, job, added=sum(1 for one, _ in merged if one == job))
+            self._thin(connection, job, added=sum(1 for owner, _ in merged if owner == job))
 
     def _thin(self, connection: Connection, job: str, *, added: int) -> None:
         points = tables.points
@@ -239,11 +239,11 @@ def kept(steps: Sequence[int], *, fresh: int, most: int) -> list[int]:
     count = most - fresh
     if len(old) <= count:
         return list(steps)
-    found: list[int] = []
+    chosen: list[int] = []
     place = 0
     for number in range(count):
         target = old[0] + (old[-1] - old[0]) * number / max(1, count - 1)
         while place + 1 < len(old) and abs(old[place + 1] - target) <= abs(old[place] - target):
             place += 1
-        found.append(old[place])
-    return [*dict.fromkeys(found), *new]
+        chosen.append(old[place])
+    return [*dict.fromkeys(chosen), *new]

@@ -6,16 +6,27 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
-from stretto.server.api.routes import cluster, health, job_data, jobs, policies, stream, tokens
+from stretto.server.api.routes import cluster, health, job_data, jobs, stream, tokens
 
 if TYPE_CHECKING:
     from stretto.server.app import Server
 
 
+ROUTERS = (
+    jobs.router,
+    job_data.router,
+    cluster.router,
+    cluster.policies_router,
+    tokens.router,
+    stream.router,
+    health.router,
+)
+
+
 def api(app: FastAPI, server: Server) -> None:
     """Adds every route."""
-    for part in (jobs, job_data, cluster, policies, tokens, stream, health):
-        app.include_router(part.router)
+    for router in ROUTERS:
+        app.include_router(router)
     app.router.routes.extend(server.pages.routes())
     _prepare(app)
     original = app.openapi

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import HTTPException, Request, Response
+from fastapi import Depends, HTTPException, Request, Response
 from fastapi.routing import APIRoute
 
 from stretto.server import models
@@ -74,7 +74,7 @@ class Caller:
             raise HTTPException(404, f"there is no job {job}")
         return record
 
-    def view(self, record: Record) -> models.Job:
+    def view(self, record: Record) -> models.JobDetails:
         from stretto.server.api.views import job
 
         server = self.server
@@ -85,6 +85,9 @@ class Caller:
 async def caller(request: Request) -> Caller:
     # Not a plain function: those are run on a thread, and every request would wait for its turn there.
     return Caller(request.app.state.server, request.state.token)
+
+
+Who = Annotated[Caller, Depends(caller)]
 
 
 def version_of(if_match: str | None) -> int | None:

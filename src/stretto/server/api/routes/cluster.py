@@ -1,4 +1,4 @@
-"""The cluster: overview, nodes, allocations, decisions, trace."""
+"""The cluster: overview, nodes, allocations, decisions, trace; and the policies: which there are, and what another would do."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from fastapi import APIRouter, HTTPException, Path, Query
 from fastapi.responses import Response
 
 from stretto.server import models
-from stretto.server.api.cluster_views import allocation, nodes, overview, slots
-from stretto.server.api.routes.auth import ADMIN, PROBLEMS, VIEW, Guarded
-from stretto.server.api.routes.jobs import Who
+from stretto.server.api.routes.auth import ADMIN, PROBLEMS, VIEW, Guarded, Who
 from stretto.server.api.sse import dump
-from stretto.server.api.views import OTHER
+from stretto.server.api.views import OTHER, allocation, nodes, overview, slots
+from stretto.server.decisions.policy_runner import names
 from stretto.server.decisions.traces import trace_of
+from stretto.server.decisions.whatif import what_if
 from stretto.server.jobs.state import NewEvent
 
 router = APIRouter(prefix="/v1", route_class=Guarded, tags=["cluster"], responses=PROBLEMS)
@@ -48,12 +48,12 @@ async def change_node(
         words = "is cordoned" if body.cordoned else "takes workers again"
         await server.book.note(NewEvent("node", f"{name} {words}", {"node": name, "cordoned": body.cordoned}))
         server.conductor.trigger(f"{name} {words}")
-    return next(one for one in nodes(server, who.tenant).items if one.name == name)
+    return next(item for item in nodes(server, who.tenant).items if item.name == name)
 
 
-@router.get("/allocations", response_model=models.Allocation, openapi_extra=VIEW)
+@router.get("/allocations", response_model=models.ClusterAllocation, openapi_extra=VIEW)
 async def show_allocation(who: Who) -> Response:
-    """Who has what now, and why."""
+    """The slots of each job now, and why."""
     return Response(allocation(who.server, who.tenant).model_dump_json(), media_type="application/json")
 
 
@@ -100,3 +100,39 @@ async def decisions(
 async def trace(who: Who, hours: Annotated[float, Query(gt=0, le=24 * 365, allow_inf_nan=False)] = 24) -> models.Trace:
     """What was recorded of the last hours, for the simulator."""
     return trace_of(who.server, tenant=who.tenant, hours=hours)
+
+
+policies_router = APIRouter(prefix="/v1/policies", route_class=Guarded, tags=["policies"], responses=PROBLEMS)
+
+
+@policies_router.get("", response_model=models.Policies, openapi_extra=VIEW)
+async def list_policies(who: Who) -> models.Policies:
+    decider = who.server.decider
+    items = [models.Policy(name=name, text=text, active=name == decider.policy) for name, text in sorted(names().items())]
+    return models.Policies(items=items, active=decider.policy, interval_s=who.server.settings.interval_s)
+
+
+@policies_router.put("/active", response_model=models.Policies, openapi_extra=ADMIN)
+async def choose(who: Who, body: models.PolicyChoice) -> models.Policies:
+    server = who.server
+    _known(body.name)
+    if body.name != server.decider.policy:
+        await asyncio.to_thread(server.storage.set, "policy", body.name)
+        before, server.decider.policy = server.decider.policy, body.name
+        await server.book.note(NewEvent("policy", f"policy {before} → {body.name}", {"before": before, "after": body.name}))
+        server.conductor.trigger(f"policy {body.name}")
+    return await list_policies(who)
+
+
+@policies_router.post("/what-if", response_model=models.WhatIf, openapi_extra=VIEW)
+async def ask_what_if(who: Who, body: models.WhatIfRequest) -> models.WhatIf:
+    """Replays the last hours under another policy, on virtual time."""
+    _known(body.policy)
+    baseline = body.baseline or who.server.decider.policy
+    _known(baseline)
+    return await what_if(who.server, tenant=who.tenant, policy=body.policy, baseline=baseline, hours=body.hours)
+
+
+def _known(name: str) -> None:
+    if name not in names():
+        raise HTTPException(404, f"there is no policy '{name}': choose one of {', '.join(sorted(names()))}")

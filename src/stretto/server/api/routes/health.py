@@ -10,14 +10,15 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
-from stretto.server.api.cluster_views import measure, ready
-from stretto.server.api.routes.auth import OPEN, PROBLEMS, VIEW, Guarded
-from stretto.server.api.routes.jobs import Who
+from stretto.server.api.routes.auth import OPEN, PROBLEMS, VIEW, Guarded, Who
+from stretto.server.api.views import measure, ready
 
 router = APIRouter(route_class=Guarded, tags=["health"], responses=PROBLEMS)
 
 
 class Health(BaseModel):
+    """The answer of both health checks."""
+
     status: Literal["ok", "unavailable"]
 
 

@@ -12,10 +12,10 @@ from fastapi.responses import Response
 from stretto.clusters.base import LogPage, RunRef
 from stretto.server import models
 from stretto.server.api import views
-from stretto.server.api.cluster_views import slots
-from stretto.server.api.routes.auth import PROBLEMS, VIEW, Caller, Guarded
-from stretto.server.api.routes.jobs import JobId, Who
+from stretto.server.api.routes.auth import PROBLEMS, VIEW, Caller, Guarded, Who
+from stretto.server.api.routes.jobs import JobId
 from stretto.server.api.sse import columns, dump
+from stretto.server.api.views import slots
 from stretto.server.decisions.explain import explain
 from stretto.server.jobs.run_progress import Point
 from stretto.server.jobs.state import Record
@@ -42,9 +42,9 @@ async def job_events(who: Who, job: JobId, after: After = 0, limit: Limit = 100)
 
 
 async def _events(who: Caller, *, after: int, limit: int, job: str | None) -> Response:
-    found = await asyncio.to_thread(who.server.storage.events, after=after, limit=limit, job=job, tenant=who.tenant)
-    items = ",".join(dump(views.event(one)) for one in found)
-    following = found[-1].id if found else after
+    stored = await asyncio.to_thread(who.server.storage.events, after=after, limit=limit, job=job, tenant=who.tenant)
+    items = ",".join(dump(views.event(event)) for event in stored)
+    following = stored[-1].id if stored else after
     return Response(f'{{"items":[{items}],"next":{following}}}', media_type="application/json")
 
 
@@ -56,17 +56,19 @@ async def metrics(
     after: Annotated[int, Query(ge=-1, le=2**62, description="only points of later steps")] = -1,
     points: Annotated[int, Query(ge=2, le=10_000)] = 2000,
 ) -> Response:
-    """Curves in columns. Fewer points than there are, are spread over the whole curve; the first and the last stay."""
+    """Curves in columns, downsampled evenly to at most `points`; the first and the last point stay."""
     record = who.record(job)
     stored = await asyncio.to_thread(who.server.storage.points, record.id, after=after)
     fresh = [point for point in who.server.book.buffered.get(record.id, []) if point.step > after]
-    found = sorted({point.step: point for point in [*stored, *fresh]}.values(), key=lambda point: point.step)
-    chosen = spread(found, points)
+    all_points = sorted({point.step: point for point in [*stored, *fresh]}.values(), key=lambda point: point.step)
+    chosen = spread(all_points, points)
     if names is not None:
         keep = set(names.split(","))
-        chosen = [Point(one.step, one.t, one.workers, {k: v for k, v in one.values.items() if k in keep}) for one in chosen]
-    body = {**columns(record.id, chosen), "thinned": len(stored) > MOST_POINTS // 2 or len(chosen) < len(found)}
-    body["next"] = found[-1].step if found else (after if after >= 0 else None)
+        chosen = [
+            Point(point.step, point.t, point.workers, {k: v for k, v in point.values.items() if k in keep}) for point in chosen
+        ]
+    body = {**columns(record.id, chosen), "thinned": len(stored) > MOST_POINTS // 2 or len(chosen) < len(all_points)}
+    body["next"] = all_points[-1].step if all_points else (after if after >= 0 else None)
     return Response(dump(body), media_type="application/json")
 
 
@@ -81,11 +83,11 @@ async def sizes(who: Who, job: JobId) -> models.Sizes:
     """The number of workers over time, with the pause of every change."""
     record = who.record(job)
     items: list[models.Size] = []
-    for one in await asyncio.to_thread(who.server.storage.resizes, record.id):
-        workers = int(one.data.get("workers") or 0)
-        step = int(one.data.get("step") or one.data.get("steps") or (items[-1].step if items else 0))
-        cause = str(one.data.get("cause") or one.kind)
-        items.append(models.Size(t=one.t, step=step, workers=workers, cause=cause, pause_ms=one.data.get("pause_ms")))
+    for event in await asyncio.to_thread(who.server.storage.resizes, record.id):
+        workers = int(event.data.get("workers") or 0)
+        step = int(event.data.get("step") or event.data.get("steps") or (items[-1].step if items else 0))
+        cause = str(event.data.get("cause") or event.kind)
+        items.append(models.Size(t=event.t, step=step, workers=workers, cause=cause, pause_ms=event.data.get("pause_ms")))
     return models.Sizes(job=record.id, items=items)
 
 

@@ -9,7 +9,7 @@ import json
 import time
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, HTTPException, Path, Query, Response
+from fastapi import APIRouter, Header, HTTPException, Path, Query, Response
 from fastapi.responses import Response as Raw
 from sqlalchemy import exc
 
@@ -17,7 +17,7 @@ from stretto.core.text import quantity
 from stretto.server import models
 from stretto.server.api import views
 from stretto.server.api.problems import NotValid
-from stretto.server.api.routes.auth import PROBLEMS, SUBMIT, VIEW, Caller, Guarded, caller, version_of
+from stretto.server.api.routes.auth import PROBLEMS, SUBMIT, VIEW, Caller, Guarded, Who, version_of
 from stretto.server.api.sse import dump
 from stretto.server.jobs.command import refusal, scales, work_of
 from stretto.server.jobs.state import NewEvent, Record
@@ -33,7 +33,6 @@ AT_ONCE = 50
 
 router = APIRouter(prefix="/v1/jobs", route_class=Guarded, tags=["jobs"], responses=PROBLEMS)
 
-Who = Annotated[Caller, Depends(caller)]
 JobId = Annotated[models.JobId, Path(description="the job's id")]
 IfMatch = Annotated[str | None, Header(description="the version that this change is meant for", max_length=64)]
 
@@ -86,13 +85,15 @@ def _read_cursor(cursor: str) -> tuple[float, str]:
         raise HTTPException(400, "cursor: this is not one that a list has given") from None
 
 
-@router.post("", response_model=models.Job, status_code=201, openapi_extra=SUBMIT, responses={200: {"model": models.Job}})
+@router.post(
+    "", response_model=models.JobDetails, status_code=201, openapi_extra=SUBMIT, responses={200: {"model": models.JobDetails}}
+)
 async def submit(
     who: Who,
     response: Response,
     spec: JobSpec,
     idempotency_key: Annotated[str | None, Header(max_length=128, pattern=r"^[\x21-\x7e]+$")] = None,
-) -> models.Job:
+) -> models.JobDetails:
     """Queues a job. With an `Idempotency-Key`, a repetition gives the first one's job."""
     server, tenant = who.server, who.token.tenant
     digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()
@@ -144,15 +145,15 @@ async def _repeated(who: Caller, key: str, digest: str) -> Record | None:
     return record
 
 
-@router.get("/{job}", response_model=models.Job, openapi_extra=VIEW)
-async def show(who: Who, response: Response, job: JobId) -> models.Job:
+@router.get("/{job}", response_model=models.JobDetails, openapi_extra=VIEW)
+async def show(who: Who, response: Response, job: JobId) -> models.JobDetails:
     record = who.record(job)
     _etag(response, record)
     return who.view(record)
 
 
-@router.patch("/{job}", response_model=models.Job, openapi_extra=SUBMIT)
-async def change(who: Who, response: Response, job: JobId, body: models.JobChange, if_match: IfMatch = None) -> models.Job:
+@router.patch("/{job}", response_model=models.JobDetails, openapi_extra=SUBMIT)
+async def change(who: Who, response: Response, job: JobId, body: models.JobChange, if_match: IfMatch = None) -> models.JobDetails:
     """Changes priority, deadline, price limit or plan. `{"wish": null}` gives a wish or a pin back to the policy."""
     record = who.record(job)
     data: dict[str, object] = {
@@ -176,8 +177,8 @@ def _check_plan(record: Record, plan: object) -> None:
         raise HTTPException(422, f"plan: {str(error).splitlines()[-2].strip()[:300]}") from None
 
 
-@router.post("/{job}/scale", response_model=models.Job, openapi_extra=SUBMIT)
-async def scale(who: Who, response: Response, job: JobId, body: models.ScaleWish, if_match: IfMatch = None) -> models.Job:
+@router.post("/{job}/scale", response_model=models.JobDetails, openapi_extra=SUBMIT)
+async def scale(who: Who, response: Response, job: JobId, body: models.ScaleWish, if_match: IfMatch = None) -> models.JobDetails:
     """A wish that the policy respects within the limits; with `pin`, exactly this many."""
     record = who.record(job)
     if not scales(record.spec):
@@ -191,8 +192,8 @@ async def scale(who: Who, response: Response, job: JobId, body: models.ScaleWish
     return await _append(who, response, record, draft, if_match)
 
 
-@router.post("/{job}/pause", response_model=models.Job, openapi_extra=SUBMIT)
-async def pause(who: Who, response: Response, job: JobId, if_match: IfMatch = None) -> models.Job:
+@router.post("/{job}/pause", response_model=models.JobDetails, openapi_extra=SUBMIT)
+async def pause(who: Who, response: Response, job: JobId, if_match: IfMatch = None) -> models.JobDetails:
     """Gives its slots back at the next step boundary."""
     record = who.record(job)
     kind = "paused" if record.state is JobState.QUEUED else "pausing"
@@ -204,13 +205,13 @@ async def pause(who: Who, response: Response, job: JobId, if_match: IfMatch = No
     return await _append(who, response, record, draft, if_match)
 
 
-@router.post("/{job}/resume", response_model=models.Job, openapi_extra=SUBMIT)
-async def resume(who: Who, response: Response, job: JobId, if_match: IfMatch = None) -> models.Job:
+@router.post("/{job}/resume", response_model=models.JobDetails, openapi_extra=SUBMIT)
+async def resume(who: Who, response: Response, job: JobId, if_match: IfMatch = None) -> models.JobDetails:
     return await _append(who, response, who.record(job), NewEvent("resumed", "back in the queue"), if_match)
 
 
-@router.post("/{job}/cancel", response_model=models.Job, openapi_extra=SUBMIT)
-async def cancel(who: Who, response: Response, job: JobId, if_match: IfMatch = None) -> models.Job:
+@router.post("/{job}/cancel", response_model=models.JobDetails, openapi_extra=SUBMIT)
+async def cancel(who: Who, response: Response, job: JobId, if_match: IfMatch = None) -> models.JobDetails:
     """Ends it. A job that has ended already stays as it is."""
     record = who.record(job)
     if record.state in ENDED or record.state is JobState.CANCELLING:
@@ -231,7 +232,7 @@ async def remove(who: Who, job: JobId, if_match: IfMatch = None) -> None:
     await who.server.cluster.delete(job, runs)
 
 
-async def _append(who: Caller, response: Response, record: Record, draft: NewEvent, if_match: str | None) -> models.Job:
+async def _append(who: Caller, response: Response, record: Record, draft: NewEvent, if_match: str | None) -> models.JobDetails:
     after = await who.server.book.append(record.id, [draft], expected=version_of(if_match))
     who.server.conductor.trigger(f"{record.name} {draft.kind}")
     await who.server.conductor.apply()

@@ -11,10 +11,9 @@ from fastapi.responses import StreamingResponse
 
 from stretto.server import models
 from stretto.server.api import views
-from stretto.server.api.cluster_views import allocation
-from stretto.server.api.routes.auth import PROBLEMS, VIEW, Caller, Guarded
-from stretto.server.api.routes.jobs import Who
+from stretto.server.api.routes.auth import PROBLEMS, VIEW, Caller, Guarded, Who
 from stretto.server.api.sse import MOST_RESUMED, dump, frame, visible
+from stretto.server.api.views import allocation
 
 router = APIRouter(prefix="/v1", route_class=Guarded, tags=["stream"], responses=PROBLEMS)
 
@@ -62,10 +61,10 @@ async def _opening(who: Caller, after: int | None, now: int) -> list[bytes]:
         missed = hub.since(after)
         if missed is None:
             missed = await asyncio.to_thread(who.server.storage.events, after=after, limit=MOST_RESUMED + 1, tenant=who.tenant)
-        missed = [one for one in missed if one.id <= now and visible(one, who.tenant)]
+        missed = [event for event in missed if event.id <= now and visible(event, who.tenant)]
         if len(missed) > MOST_RESUMED:
             frames.append(frame("reset", dump({"reason": f"more than {MOST_RESUMED} events were missed"}), number=now))
         else:
-            frames += [frame("event", dump(views.event(one)), number=one.id) for one in missed]
+            frames += [frame("event", dump(views.event(event)), number=event.id) for event in missed]
     frames.append(frame("allocation", allocation(who.server, who.tenant).model_dump_json()))
     return frames

@@ -9,8 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, HTTPException, Path
 
 from stretto.server import models
-from stretto.server.api.routes.auth import ADMIN, PROBLEMS, VIEW, Guarded
-from stretto.server.api.routes.jobs import Who
+from stretto.server.api.routes.auth import ADMIN, PROBLEMS, VIEW, Guarded, Who
 from stretto.server.jobs.state import NewEvent
 
 router = APIRouter(prefix="/v1/tokens", route_class=Guarded, tags=["tokens"], responses=PROBLEMS)
@@ -18,7 +17,7 @@ router = APIRouter(prefix="/v1/tokens", route_class=Guarded, tags=["tokens"], re
 
 @router.get("", response_model=models.Tokens, openapi_extra=ADMIN)
 async def list_tokens(who: Who) -> models.Tokens:
-    return models.Tokens(items=sorted(who.server.tokens.items(), key=lambda one: one.created_at))
+    return models.Tokens(items=sorted(who.server.tokens.items(), key=lambda token: token.created_at))
 
 
 @router.post("", response_model=models.NewToken, status_code=201, openapi_extra=ADMIN)

@@ -1,10 +1,38 @@
-"""What Prometheus reads, in a registry of its own: two servers in one process would otherwise share counters."""
+"""What the server shows of itself: alarms, and the metrics that Prometheus reads."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An alarm that is up: since when, and how often it was raised again."""
+
+    name: str
+    text: str
+    since: float
+    count: int = 1
+
+
+@dataclass(slots=True)
+class Alarms:
+    """Alarms that are up, by name: each says what somebody should look at, until it is cleared."""
+
+    raised: dict[str, Raised] = field(default_factory=dict[str, Raised])
+
+    def up(self, name: str, text: str, *, now: float) -> bool:
+        """True if it is new, or says something else than before."""
+        before = self.raised.get(name)
+        self.raised[name] = replace(before, text=text, count=before.count + 1) if before else Raised(name, text, now)
+        return before is None or before.text != text
+
+    def down(self, name: str) -> bool:
+        """True if it was up."""
+        return self.raised.pop(name, None) is not None
+
 
 SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 LONG = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 86400.0)
@@ -12,6 +40,8 @@ LONG = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 86400.0)
 
 @dataclass(slots=True)
 class PrometheusMetrics:
+    """What `/metrics` shows. The registry is its own: two servers in one process would otherwise share counters."""
+
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     jobs: Gauge = field(init=False)
     slots: Gauge = field(init=False)
