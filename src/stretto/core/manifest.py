@@ -73,6 +73,8 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
+    """Name, type and shape of a saved tensor."""
+
     name: str
     dtype: str
     shape: tuple[int, ...]
