@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from stretto.core.audit import audit
+from stretto.core.audit import audit, merge
 from stretto.core.journal import Commit, Digests, End, EpochEnd, LoaderLine, Orders, Record, Resume
-from stretto.core.journal_merge import merge
 from stretto.core.sample_order import order_id
 
 LOADER = LoaderLine(t=0, loader=0, samples=50, batch=16, slices=8, tail="drop")

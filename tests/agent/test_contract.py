@@ -12,7 +12,7 @@ from torch.utils.data import Subset, TensorDataset, random_split
 
 from stretto.agent.records.recorder import Recorder, Silent
 from stretto.agent.records.run_folder import RunFolder
-from stretto.agent.workers.fingerprints import differences, listed, remedy
+from stretto.agent.workers.failure_policy import differences, listed, remedy
 from stretto.core.audit import audit
 from stretto.core.journal import LoaderLine, Orders
 from stretto.train.data.dataset_checks import identity

@@ -16,15 +16,13 @@ from stretto.agent.hosts.address import choose_address
 from stretto.agent.hosts.join import AlreadyEnded, _enter, _name, card
 from stretto.agent.hosts.signed_rpc import Listener, PeerUnreachable, ask, sign
 from stretto.agent.hosts.ssh import SshLaunch, Target, explain, parse_hosts, remote
-from stretto.agent.hosts.store_error_hints import remedy
-from stretto.agent.hosts.store_factory import PrefixStore, endpoints
+from stretto.agent.hosts.store_factory import PrefixStore, endpoints, remedy
 from stretto.agent.hosts.store_options import StoreOptions
 from stretto.agent.options import RunOptions
 from stretto.cli.hosts import own_words, tls_words
-from stretto.core.audit import audit
+from stretto.core.audit import audit, merge
 from stretto.core.errors import UsageError
 from stretto.core.journal import Commit, End, EpochEnd, LoaderLine, Record, Resume, Start
-from stretto.core.journal_merge import merge
 from stretto.membership import store_schema
 from stretto.membership.stores.embedded import EmbeddedStore
 from stretto.membership.stores.store import Put

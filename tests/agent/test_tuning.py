@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from stretto.agent.sizing.autoscaler import SKIPPED, Autoscaler
-from stretto.agent.sizing.straggler_monitor import MOST_REPLACED, StragglerMonitor
+from stretto.agent.sizing import MOST_REPLACED, SKIPPED, Autoscaler, StragglerMonitor
 from stretto.batching import stragglers
 from stretto.batching.autoscale import AutoscaleConfig, Efficiency, Goal, Heuristic
 from stretto.core.errors import UsageError

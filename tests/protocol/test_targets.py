@@ -7,7 +7,7 @@ from dataclasses import replace
 from stretto.core.roster import Member, Roster
 from stretto.core.slices import Span
 from stretto.membership.protocol import LeaderView, Phase, WorkerStatus
-from stretto.membership.targets import shut_out, targets
+from stretto.membership.rank_assignment import shut_out, targets
 
 
 def view(*statuses: WorkerStatus, wanted: int, least: int = 1, most: int = 8) -> LeaderView:

@@ -77,7 +77,7 @@ class Etcd(Place):
         assert isinstance(store, EtcdStore)
         rpc: Any = store._rpc
         _, revision = await store.read("")
-        await store._ask(rpc.KVStub, "Compact", rpc.CompactionRequest(revision=revision))
+        await store._request(rpc.KVStub, "Compact", rpc.CompactionRequest(revision=revision))
 
 
 @asynccontextmanager

@@ -94,9 +94,9 @@ def test_a_user_and_a_password_are_needed_where_etcd_asks_for_them(tmp_path: Pat
             admin = EtcdStore(plain)
             rpc: Any = admin._rpc
             await eventually(admin, "")
-            await admin._ask(rpc.AuthStub, "UserAdd", rpc.AuthUserAddRequest(name="root", password="secret"))
-            await admin._ask(rpc.AuthStub, "UserGrantRole", rpc.AuthUserGrantRoleRequest(user="root", role="root"))
-            await admin._ask(rpc.AuthStub, "AuthEnable", rpc.AuthEnableRequest())
+            await admin._request(rpc.AuthStub, "UserAdd", rpc.AuthUserAddRequest(name="root", password="secret"))
+            await admin._request(rpc.AuthStub, "UserGrantRole", rpc.AuthUserGrantRoleRequest(user="root", role="root"))
+            await admin._request(rpc.AuthStub, "AuthEnable", rpc.AuthEnableRequest())
             with pytest.raises(StoreError, match="user name is empty"):
                 await admin.commit([Put("k", "1")])
             known = EtcdStore(replace(plain, user="root", password="secret"))

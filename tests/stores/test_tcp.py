@@ -82,7 +82,7 @@ def test_an_unknown_request_is_an_error_and_the_connection_lives_on() -> None:
         client = place.client()
         assert isinstance(client, TcpStore)
         with pytest.raises(StoreError, match="unknown request"):
-            await client._ask("explode")
+            await client._request("explode")
         assert await client.commit([Put("k", "1")]) is not None
         await client.close()
         await place.server.close()

@@ -39,7 +39,7 @@ from stretto.agent.hosts.multi_host import MultiHostJob
 from stretto.agent.options import RunOptions
 from stretto.agent.records.recorder import Recorder
 from stretto.agent.records.run_folder import RunFolder
-from stretto.agent.sizing.sizing_controller import SizingController
+from stretto.agent.sizing import SizingController
 from stretto.agent.worker_messages import WorkerMessages, too_many
 from stretto.agent.workers.failure_policy import Failure
 from stretto.agent.workers.liveness import LivenessLimits, watch_heartbeats

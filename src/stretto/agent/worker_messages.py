@@ -9,9 +9,8 @@ from dataclasses import replace
 
 from stretto.agent.context import JobContext
 from stretto.agent.hosts.multi_host import MultiHostJob
-from stretto.agent.sizing.sizing_controller import SizingController
-from stretto.agent.workers.failure_policy import Crash
-from stretto.agent.workers.fingerprints import differences, listed, remedy
+from stretto.agent.sizing import SizingController
+from stretto.agent.workers.failure_policy import Crash, differences, listed, remedy
 from stretto.agent.workers.startup_ranks import StartupRanks
 from stretto.agent.workers.worker_handle import WorkerHandle
 from stretto.agent.workers.worker_pool import WorkerPool

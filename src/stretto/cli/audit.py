@@ -13,10 +13,9 @@ from stretto.agent.records.run_folder import RunFolder, every
 from stretto.cli.options import Json, Runs
 from stretto.cli.printing import emit
 from stretto.cli.targets import folder_of, runs_folder
-from stretto.core.audit import FINDINGS, Audit, audit
+from stretto.core.audit import FINDINGS, Audit, audit, merge
 from stretto.core.errors import RunNotFound, UsageError
 from stretto.core.journal import End, Parser, Record, Switch
-from stretto.core.journal_merge import merge
 from stretto.core.json_types import JsonObject, to_object
 from stretto.core.text import quantity
 

@@ -1,17 +1,22 @@
-"""Exactly once, proved from a journal: a pure function from its records to what is wrong with them."""
+"""Exactly once, proved from the journals of a job: pure functions from records to what is wrong with them.
+
+Every agent writes what its workers report, so a step is in the journal of each host that had a worker in it, and a host that was
+lost may have the only copy of its last steps. `merge` puts the records of one attempt together by step and reports where two hosts
+differ; `audit` checks one sequence of records.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from stretto.core.journal import Commit, Digests, End, EpochEnd, LoaderLine, Orders, Record, lives
+from stretto.core.journal import Commit, Digests, End, EpochEnd, LoaderLine, Orders, Record, Resume, Start, lives
 from stretto.core.sample_order import order_id
 from stretto.core.text import quantity
 
 FINDINGS = 50
-"""At most so many are told; one fault tends to repeat in every later step."""
+"""How many are reported at most: one fault tends to repeat in every later step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,3 +158,64 @@ def _tail(where: str, place: int, loader: LoaderLine, *, batch: int) -> Iterator
         yield (
             f'{where}: {missing} of {loader.samples} samples are in no committed step; tail="drop" may leave at most {batch - 1}'
         )
+
+
+def merge(journals: Mapping[str, Sequence[Record]]) -> tuple[list[Record], list[str]]:
+    """One sequence of records, as a single agent that saw everything would have written it, and what does not fit together."""
+    findings = [text for host, records in journals.items() for text in _cut_short(host, records)]
+    attempts: dict[int, dict[str, list[Record]]] = {}
+    for host, records in journals.items():
+        for life, part in _split(records).items():
+            attempts.setdefault(life, {})[host] = part
+    merged: list[Record] = []
+    for life in sorted(attempts):
+        records, wrong = _one_attempt(attempts[life])
+        merged += records
+        findings += wrong
+    return merged, findings
+
+
+def _cut_short(host: str, records: Sequence[Record]) -> Iterator[str]:
+    """An agent says at its end how many steps it has told of, those before its last life included."""
+    ends = [record for record in records if isinstance(record, End)]
+    resumes = [record for record in records if isinstance(record, Resume)]
+    before = resumes[-1].finished if resumes else 0
+    steps = {record.step for record in records if isinstance(record, Commit) and record.step >= before}
+    if ends and ends[-1].state == "finished" and before + len(steps) < ends[-1].steps:
+        yield (
+            f"the journal of {host} has {quantity(before + len(steps), 'step')}, its end says {ends[-1].steps}: its lines were lost"
+        )
+
+
+def _split(records: Sequence[Record]) -> dict[int, list[Record]]:
+    attempts: dict[int, list[Record]] = {}
+    life = 1
+    for record in records:
+        if isinstance(record, Start | Resume):
+            life = record.life
+        attempts.setdefault(life, []).append(record)
+    return attempts
+
+
+def _one_attempt(parts: Mapping[str, Sequence[Record]]) -> tuple[list[Record], list[str]]:
+    resumes = [record for records in parts.values() for record in records if isinstance(record, Resume)]
+    commits: dict[int, tuple[str, Commit]] = {}
+    findings: list[str] = []
+    for host, records in parts.items():
+        for commit in (record for record in records if isinstance(record, Commit)):
+            other, first = commits.setdefault(commit.step, (host, commit))
+            if first.order != commit.order and first.order and commit.order:
+                findings.append(
+                    f"step {commit.step} has other samples on {other} (order {first.order}) than on {host} ({commit.order})"
+                )
+            elif _place(first) != _place(commit):
+                findings.append(f"step {commit.step} is told differently by {other} {_place(first)} and by {host} {_place(commit)}")
+    kept = LoaderLine | EpochEnd | Digests | Orders
+    others = [record for records in parts.values() for record in records if isinstance(record, kept)]
+    ordered = [record for _, (_, record) in sorted(commits.items())]
+    begun = min(resumes, key=lambda record: record.step, default=None)
+    return [*([begun] if begun is not None else []), *ordered, *others], findings
+
+
+def _place(commit: Commit) -> tuple[int, ...]:
+    return (commit.loader, commit.epoch, commit.first, commit.count, commit.batch)

@@ -73,6 +73,8 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
+    """Name, type and shape of a saved tensor."""
+
     name: str
     dtype: str
     shape: tuple[int, ...]
@@ -103,11 +105,11 @@ class Identity:
 
     seed: int
     slices: int
-    loaders: tuple[Mapping[str, Any], ...]
+    loaders: tuple[Mapping[str, object], ...]
     """As the script made them: train, batch, tail, samples, shuffle, reduction."""
-    plan: Mapping[str, Any]
+    plan: Mapping[str, object]
     """The batch plan, where there is one."""
-    fingerprint: Mapping[str, Any]
+    fingerprint: Mapping[str, object]
     version: str
     objects: tuple[SharedEntry, ...]
     tensors: tuple[Tensor, ...] = ()
@@ -167,7 +169,7 @@ class Manifest:
             raise Refused(f"{path} cannot be read: {error!r}") from None
 
 
-def _canonical(document: Any) -> str:
+def _canonical(document: object) -> str:
     return json.dumps(document, sort_keys=True, separators=(",", ":"))
 
 
@@ -226,12 +228,12 @@ def _scalar(name: str, then: object, now: object) -> Iterator[str]:
         yield f"{name} is {then} in the checkpoint and {now} here"
 
 
-def _mapping(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+def _mapping(name: str, then: Mapping[str, object], now: Mapping[str, object]) -> Iterator[str]:
     for key in sorted({*then, *now}):
         yield from _scalar(f"{name}{key}", then.get(key), now.get(key))
 
 
-def _fingerprints(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+def _fingerprints(then: Mapping[str, object], now: Mapping[str, object]) -> Iterator[str]:
     """Of a checkpoint of 0.1.0, which knew fewer settings, what both have. It switched TF32 off, whatever the script said."""
     if RENAMED.keys() & then.keys():
         then = {RENAMED.get(key, key): str(value) for key, value in then.items()}
@@ -242,7 +244,7 @@ def _fingerprints(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[s
     yield from _mapping("", then, now)
 
 
-def _loaders(then: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _loaders(then: Sequence[Mapping[str, object]], now: Sequence[Mapping[str, object]]) -> Iterator[str]:
     yield from _scalar("the number of loaders", len(then), len(now))
     for number, (entry, other) in enumerate(zip(then, now, strict=False)):  # an older version wrote fewer of their options
         yield from _mapping(f"loader {number}: ", entry, {key: value for key, value in other.items() if key in entry})

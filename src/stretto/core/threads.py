@@ -17,7 +17,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 WAIT_S = 60.0
 """How long the end of the process waits for all of its background threads together."""
@@ -26,7 +25,7 @@ _lock = threading.Lock()
 _running: dict[threading.Thread, Callable[[], None] | None] = {}
 
 
-def start(target: Callable[..., None], *args: Any, name: str, stop: Callable[[], None] | None = None) -> threading.Thread:
+def start(target: Callable[..., None], *args: object, name: str, stop: Callable[[], None] | None = None) -> threading.Thread:
     """Starts a thread. `stop` tells it to end; without one it must end by itself."""
 
     def run() -> None:

@@ -16,10 +16,10 @@ from stretto.core.json_types import to_int
 from stretto.membership import store_schema
 from stretto.membership.lease_session import LeaseSession
 from stretto.membership.protocol import Action, LeaderView, decide, over
+from stretto.membership.rank_assignment import shut_out, targets
 from stretto.membership.store_schema import Entries, Write
 from stretto.membership.stores.store import Guard, Put, Store, StoreError
 from stretto.membership.stores.watch_cache import WatchCache
-from stretto.membership.targets import shut_out, targets
 from stretto.membership.timeouts import MissingAgents, Timeouts
 
 

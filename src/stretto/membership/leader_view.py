@@ -36,6 +36,8 @@ class LeaderView:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
+    """Make this roster the one that the workers change over to."""
+
     roster: Roster
 
 

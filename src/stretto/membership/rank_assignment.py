@@ -1,4 +1,4 @@
-"""Who is in the next roster, in which order, and with which slices. Pure.
+"""Who is in the next roster, in which order, with which slices, and how many workers each agent runs. Pure.
 
 Ranks follow the tree: the workers of one agent are neighbours, so the lower levels of the sum stay within a host.
 Whoever stays keeps its place as far as that allows, and the first place is never a newcomer's while somebody stays.
@@ -7,12 +7,12 @@ Whoever stays keeps its place as far as that allows, and the first place is neve
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from stretto.core.roster import Member
 from stretto.core.slices import weigh
-from stretto.membership.leader_view import Cuts
-from stretto.membership.worker_status import WorkerStatus
+from stretto.membership.leader_view import Cuts, LeaderView
+from stretto.membership.worker_status import Phase, WorkerStatus
 
 GAIN = 0.9
 """Slices move between the same workers only if the slowest one's time falls below this part of it: speeds jitter."""
@@ -71,3 +71,28 @@ def slowest(members: Iterable[Member], *, speeds: dict[str, float]) -> float:
 def worthwhile(now: Sequence[Member], then: Sequence[Member], *, speeds: dict[str, float]) -> bool:
     """Whether moving slices between the same workers pays."""
     return slowest(then, speeds=speeds) < GAIN * slowest(now, speeds=speeds)
+
+
+def shut_out(view: LeaderView, agent: str) -> bool:
+    """Whether an agent that has nobody on the roster does not reach those who have: what it started could not join them."""
+    training = {member.agent for member in view.roster.members} if view.roster is not None else set[str]()
+    return agent not in training and cut_from(agent, training, cuts=view.cuts)
+
+
+def targets(view: LeaderView, *, slots: Mapping[str, int], dismissed: Collection[str] = ()) -> dict[str, int]:
+    """Workers per agent. Those that run are kept, the oldest first; the rest goes where most room is beside others."""
+    count = max(1, min(max(view.wanted, view.least), view.most, view.slices or view.most))
+    kept = Counter[str]()
+    running = (status for status in view.workers.values() if status.training and not status.leaving)
+    for status in sorted(running, key=lambda status: (status.phase is not Phase.MEMBER, status.order, status.worker)):
+        fits = kept[status.agent] < slots.get(status.agent, 0) and status.worker not in dismissed
+        if fits and kept.total() < count:
+            kept[status.agent] += 1
+    while kept.total() < count:
+        free = {agent: room - kept[agent] for agent, room in slots.items() if room > kept[agent]}
+        if not free:
+            break
+        # Beside others first: what is summed within a host need not cross the network.
+        best = min(free, key=lambda agent: (kept[agent] == 0, -free[agent], agent))
+        kept[best] += min(free[best], count - kept.total())
+    return {agent: kept[agent] for agent in slots}

@@ -66,6 +66,8 @@ class RunTotals:
 
 
 class Recorder:
+    """Records each event of a run once, however many workers report it: in the journal, on the screen, in the totals."""
+
     def __init__(self, folder: RunFolder, *, observer: RunObserver) -> None:
         self.tally = RunTotals()
         self._observer = observer

@@ -23,6 +23,8 @@ AUTOMATIC = 100_000
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
+    """The files of one run. The folder exists; the files in it may not yet."""
+
     path: Path
 
     @property

@@ -69,6 +69,8 @@ class RankLaunch:
 
 @dataclass(slots=True)
 class Rank:
+    """One process of a restarted script, with its output."""
+
     number: int
     process: asyncio.subprocess.Process
     outputs: tuple[WorkerOutput, WorkerOutput]

@@ -1,4 +1,4 @@
-"""Why a worker died, and whether the job survives it. Pure.
+"""Why a worker died or was refused, and whether the job survives it. Pure.
 
 A worker that dies is replaced. But what kills every worker in the same way will kill the next one too: such a job fails, with the
 traceback, before it loses the rest.
@@ -6,9 +6,11 @@ traceback, before it loses the rest.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stretto.core.heartbeat import Activity, HeartbeatSample
+from stretto.core.source import CODE_OF
 
 Place = tuple[int, int, int]
 """Step, pass, slice."""
@@ -143,3 +145,40 @@ def exit_code_of(crash: Crash | None) -> int:
     if crash is not None and crash.type == "SystemExit" and crash.text.isdigit():
         return int(crash.text) or 1
     return 1
+
+
+MISSING = "missing"
+SHOWN = 5
+"""Differences that a message lists."""
+
+
+def differences(values: Mapping[str, object], others: Mapping[str, object], *, worker: str, of: str) -> list[str]:
+    """`torch.get_num_threads() is 2 on w1 and 1 on w0`, for everything that differs."""
+    return [
+        f"{name} is {values.get(name, MISSING)} on {worker} and {others.get(name, MISSING)} on {of}"
+        for name in dict.fromkeys((*others, *values))
+        if values.get(name) != others.get(name)
+    ]
+
+
+def listed(differing: list[str]) -> str:
+    """The first few of them."""
+    rest = f"; and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
+    return "; ".join(differing[:SHOWN]) + rest
+
+
+def remedy(differing: list[str]) -> str:
+    """How to fix terms that differ."""
+    if any("seed=" in difference for difference in differing):
+        return "Give stretto.join a seed that is the same on every worker, such as stretto.join(seed=0)"
+    if all(difference.startswith(CODE_OF) for difference in differing):
+        return (
+            "The file was changed after the job began: whoever joins would train with another script. Put it back as it was, "
+            "or start a new run with it"
+        )
+    if any(difference.startswith("dataset") for difference in differing):
+        return (
+            "What is drawn before stretto.join is another one in every process: call random_split and the like after it, or "
+            "give them a generator with a seed"
+        )
+    return "Every worker must run the same script with the same arguments and data"

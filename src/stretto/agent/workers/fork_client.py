@@ -1,19 +1,26 @@
-"""The agent's side of the fork server: asks for workers, hears of their deaths."""
+"""The agent's side of the fork server: requests workers and receives their deaths."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from stretto.agent.workers.zygote import MESSAGE_BYTES
+from stretto.agent.workers.zygote import (
+    FORK_REPLIES,
+    FORK_REQUESTS,
+    MESSAGE_BYTES,
+    ForkRefused,
+    ForkRequest,
+    ForkServerReady,
+    WorkerDied,
+    WorkerForked,
+)
 from stretto.core.errors import JobFailed
 
 WARM_S = 120.0
@@ -87,7 +94,7 @@ class ForkServer:
         assert self._warm is not None
         try:
             await asyncio.wait_for(asyncio.shield(self._warm), WARM_S)
-            request = json.dumps({"worker": worker, "env": dict(env), "threads": threads}).encode()
+            request = FORK_REQUESTS.encode(ForkRequest(worker, env, threads))
             if len(request) > MESSAGE_BYTES:
                 raise JobFailed(f"the environment of {worker} has {len(request)} bytes, at most {MESSAGE_BYTES} go in")
             done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -149,33 +156,33 @@ class ForkServer:
         if not data:
             asyncio.get_running_loop().remove_reader(self._channel)
             return
-        self._hear(json.loads(data))
+        self._handle(data)
 
     def _drain(self) -> None:
-        """What the server said before it ended."""
+        """Handles the replies that the server sent before it ended."""
         assert self._channel is not None
         with contextlib.suppress(OSError):
             while data := self._channel.recv(MESSAGE_BYTES):
-                self._hear(json.loads(data))
+                self._handle(data)
 
-    def _hear(self, message: dict[str, Any]) -> None:
-        match message["kind"]:
-            case "warm":
+    def _handle(self, data: bytes) -> None:
+        match FORK_REPLIES.decode(data):
+            case ForkServerReady():
                 if self._warm is not None and not self._warm.done():
                     self._warm.set_result(None)
-            case "forked":
-                self.pids[message["pid"]] = message["worker"]
-                future = self._forks.get(message["worker"])
+            case WorkerForked(worker, pid):
+                self.pids[pid] = worker
+                future = self._forks.get(worker)
                 if future is not None and not future.done():
-                    future.set_result(message["pid"])
-            case "refused":
-                for future in self._forks.values() if "worker" not in message else [self._forks[message["worker"]]]:
+                    future.set_result(pid)
+            case ForkRefused(error, worker):
+                for future in self._forks.values() if worker is None else [self._forks[worker]]:
                     if not future.done():
-                        future.set_exception(JobFailed(f"the fork server refused: {message['error']}"))
-            case "died":
-                worker = self.pids.pop(message["pid"], None)
+                        future.set_exception(JobFailed(f"the fork server refused: {error}"))
+            case WorkerDied(pid, status):
+                worker = self.pids.pop(pid, None)
                 if worker is not None:
-                    self._died(worker, message["status"])
+                    self._died(worker, status)
             case _:
                 pass
 

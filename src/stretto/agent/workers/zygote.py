@@ -13,17 +13,18 @@ import contextlib
 import ctypes
 import gc
 import importlib
-import json
 import os
 import select
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from stretto.core import threads
+from stretto.core.schema import Schema, Unknown
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -34,6 +35,57 @@ _MALLOC = {"MALLOC_TRIM_THRESHOLD_": (-1, 1 << 30), "MALLOC_MMAP_THRESHOLD_": (-
 """What glibc is told for workers (`_keep_memory`): the variable that a user would set, mallopt's number for it, and the value."""
 WARM = ("torch", "torch.distributed", "torch.utils.data", "torch._dynamo", "numpy", "stretto.train.entry.script_runner")
 """What workers need anyway. torch._dynamo is here because every optimizer imports it at its first step."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForkRequest:
+    """The agent wants a worker. Its descriptors come with the message."""
+
+    worker: str
+    env: Mapping[str, str]
+    threads: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ForkServerReady:
+    """The imports are done."""
+
+    pid: int
+    missing: tuple[str, ...] = ()
+    """Modules that could not be imported, with the errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerForked:
+    """The process of a worker runs."""
+
+    worker: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForkRefused:
+    """A worker could not be started. Without its name, the request could not be read."""
+
+    error: str
+    worker: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDied:
+    """The process of a worker has ended."""
+
+    pid: int
+    status: int
+    """Its exit code, or the negative number of the signal that ended it."""
+
+
+ForkReply: TypeAlias = ForkServerReady | WorkerForked | ForkRefused | WorkerDied
+
+FORK_REQUESTS: Schema[ForkRequest] = Schema({"fork": ForkRequest})
+FORK_REPLIES: Schema[ForkReply] = Schema(
+    {"warm": ForkServerReady, "forked": WorkerForked, "refused": ForkRefused, "died": WorkerDied}
+)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -51,7 +103,7 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     server = _Server(channel, script=arguments[1], argv=list(arguments[2:]))
     try:
-        server.say({"kind": "warm", "pid": os.getpid(), "missing": missing})
+        server.send(ForkServerReady(os.getpid(), tuple(missing)))
         server.serve()
     except (OSError, EOFError):
         pass
@@ -78,8 +130,8 @@ class _Server:
         gc.freeze()
         gc.enable()
 
-    def say(self, message: dict[str, Any]) -> None:
-        self.channel.send(json.dumps(message).encode())
+    def send(self, message: ForkReply) -> None:
+        self.channel.send(FORK_REPLIES.encode(message))
 
     def serve(self) -> None:
         poller = select.poll()
@@ -100,23 +152,26 @@ class _Server:
             raise EOFError
         try:
             if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) or len(fds) != FDS:
-                self.say({"kind": "refused", "error": f"needs {FDS} descriptors and at most {MESSAGE_BYTES} bytes"})
+                self.send(ForkRefused(f"needs {FDS} descriptors and at most {MESSAGE_BYTES} bytes"))
                 return
-            request = json.loads(data)
+            request = FORK_REQUESTS.decode(data)
+            if isinstance(request, Unknown):
+                self.send(ForkRefused(f"cannot do {request.kind!r}"))
+                return
             try:
                 pid = os.fork()
             except OSError as error:
-                self.say({"kind": "refused", "worker": request["worker"], "error": f"fork failed: {error}"})
+                self.send(ForkRefused(f"fork failed: {error}", request.worker))
                 return
             if pid == 0:
                 self.become(request, fds)
             self.workers.add(pid)
-            self.say({"kind": "forked", "worker": request["worker"], "pid": pid})
+            self.send(WorkerForked(request.worker, pid))
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def become(self, request: dict[str, Any], fds: list[int]) -> None:
+    def become(self, request: ForkRequest, fds: list[int]) -> None:
         """In the child: never returns."""
         code = 70
         try:
@@ -147,7 +202,7 @@ class _Server:
                 self.workers.discard(pid)
                 _kill_group(pid)
                 self._kill_strays()
-                self.say({"kind": "died", "pid": pid, "status": os.waitstatus_to_exitcode(status)})
+                self.send(WorkerDied(pid, os.waitstatus_to_exitcode(status)))
 
     def _kill_strays(self) -> None:
         for pid in _children():
@@ -205,7 +260,7 @@ def _warm() -> list[str]:
     return missing
 
 
-def _live(request: dict[str, Any], fds: list[int], *, server: int, script: str, argv: list[str]) -> int:
+def _live(request: ForkRequest, fds: list[int], *, server: int, script: str, argv: list[str]) -> int:
     """The life of a worker: its own group, its descriptors, its environment, the script."""
     os.setpgid(0, 0)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -217,11 +272,11 @@ def _live(request: dict[str, Any], fds: list[int], *, server: int, script: str, 
     os.dup2(err, 2)
     os.close(out)
     os.close(err)
-    os.environ.update(request["env"])
+    os.environ.update(request.env)
     os.environ["STRETTO_LINK"] = str(link)
     os.environ["STRETTO_BEAT"] = str(beat)
     _reopen_streams()
-    _set_threads(int(request.get("threads", 1)))
+    _set_threads(request.threads)
     from stretto.train.entry.script_runner import run_script
 
     return run_script(script, argv)

@@ -50,6 +50,8 @@ def _import_rpc() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class EtcdOptions:
+    """Where etcd is, how to log in, and which part of its keys to use."""
+
     endpoints: tuple[str, ...]
     prefix: str = ""
     """Of all keys; one job has one prefix, and all jobs together have the one above."""

@@ -13,6 +13,8 @@ from stretto.membership.stores.store import Compacted, Guard, Put, StoreChange, 
 
 @dataclass(slots=True)
 class Lease:
+    """A lease with the keys that are deleted when it ends."""
+
     ttl_s: float
     ends_at: float
     keys: set[str] = field(default_factory=lambda: set[str]())

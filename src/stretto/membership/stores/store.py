@@ -24,6 +24,8 @@ class Compacted(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class StoreEntry:
+    """A key with its value, as it is in the store."""
+
     key: str
     value: str
     revision: int
@@ -34,6 +36,8 @@ class StoreEntry:
 
 @dataclass(frozen=True, slots=True)
 class StoreChange:
+    """One change of one key, as a watch reports it."""
+
     key: str
     value: str | None
     """None when the key was deleted or its lease ran out."""
@@ -50,6 +54,8 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Put:
+    """A write of one key, as part of a transaction. With a `lease`, the key is deleted when the lease ends."""
+
     key: str
     value: str | None
     """None deletes the key."""

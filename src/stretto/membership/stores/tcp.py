@@ -15,11 +15,12 @@ import itertools
 import json
 import secrets
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import cast
 
 from stretto.core.errors import Refused
+from stretto.core.json_types import JsonObject, JsonValue, to_int, to_list, to_object
 from stretto.membership.stores.embedded import EmbeddedStore
 from stretto.membership.stores.store import Compacted, Guard, Put, StoreChange, StoreEntry, StoreError
 
@@ -37,19 +38,19 @@ def proof(token: str, *, challenge: str, role: str) -> str:
     return hmac.new(token.encode(), f"stretto {role} {challenge}".encode(), hashlib.sha256).hexdigest()
 
 
-def _line(document: dict[str, Any]) -> bytes:
+def _line(document: Mapping[str, object]) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
 
-async def _read(reader: asyncio.StreamReader) -> dict[str, Any]:
+async def _read(reader: asyncio.StreamReader) -> JsonObject:
     try:
         line = await reader.readline()
-        document = json.loads(line) if line.endswith(b"\n") else None
+        document: object = json.loads(line) if line.endswith(b"\n") else None
     except (OSError, ValueError, asyncio.LimitOverrunError) as error:
         raise StoreError(f"the connection to the store broke: {error}") from error
     if not isinstance(document, dict):
         raise StoreError("the connection to the store was closed")
-    return document  # pyright: ignore[reportUnknownVariableType]
+    return cast("JsonObject", document)
 
 
 class StoreServer:
@@ -122,8 +123,8 @@ class _Session:
                 watch.cancel()
             await asyncio.gather(*self._watches.values(), return_exceptions=True)
 
-    async def _answer(self, request: dict[str, Any]) -> None:
-        number = int(request.get("n", 0))
+    async def _answer(self, request: JsonObject) -> None:
+        number = to_int(request.get("n"))
         try:
             self._writer.write(_line({"n": number, "ok": await self._do(request)}))
         except Compacted as error:
@@ -131,26 +132,26 @@ class _Session:
         except (StoreError, KeyError, TypeError, ValueError) as error:
             self._writer.write(_line({"n": number, "error": f"{type(error).__name__}: {error}"}))
 
-    async def _do(self, request: dict[str, Any]) -> Any:
+    async def _do(self, request: JsonObject) -> object:
         match request["do"]:
             case "read":
-                entries, revision = await self._store.read(request["prefix"])
+                entries, revision = await self._store.read(str(request["prefix"]))
                 return [[asdict(entry) for entry in entries], revision]
             case "commit":
-                puts = [Put(*put) for put in request["puts"]]
-                return await self._store.commit(puts, guards=[Guard(*guard) for guard in request["guards"]])
+                puts = [_put(put) for put in to_list(request["puts"])]
+                return await self._store.commit(puts, guards=[_guard(guard) for guard in to_list(request["guards"])])
             case "grant":
-                return await self._store.grant(float(request["ttl_s"]))
+                return await self._store.grant(float(str(request["ttl_s"])))
             case "renew":
-                return await self._store.renew(int(request["lease"]))
+                return await self._store.renew(to_int(request["lease"]))
             case "revoke":
-                return await self._store.revoke(int(request["lease"]))
+                return await self._store.revoke(to_int(request["lease"]))
             case "watch":
-                watch = self._watch(int(request["n"]), request["prefix"], after=int(request["after"]))
-                self._watches[int(request["n"])] = asyncio.create_task(watch)
+                watch = self._watch(to_int(request["n"]), str(request["prefix"]), after=to_int(request["after"]))
+                self._watches[to_int(request["n"])] = asyncio.create_task(watch)
                 return None
             case "unwatch":
-                ended = self._watches.pop(int(request["watch"]), None)
+                ended = self._watches.pop(to_int(request["watch"]), None)
                 return ended.cancel() if ended is not None else False
             case other:
                 raise ValueError(f"unknown request {other!r}")
@@ -181,22 +182,23 @@ class TcpStore:
         self._reading: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._streams: dict[int, asyncio.Queue[dict[str, Any]]] = {}
+        self._waiting: dict[int, asyncio.Future[JsonObject]] = {}
+        self._streams: dict[int, asyncio.Queue[JsonObject]] = {}
 
     async def read(self, prefix: str) -> tuple[list[StoreEntry], int]:
-        entries, revision = await self._request("read", prefix=prefix)
-        return [StoreEntry(**entry) for entry in entries], int(revision)
+        entries, revision = to_list(await self._request("read", prefix=prefix))
+        return [_entry(to_object(entry)) for entry in to_list(entries)], to_int(revision)
 
     async def commit(self, puts: Sequence[Put], *, guards: Sequence[Guard] = ()) -> int | None:
-        return await self._request(
+        revision = await self._request(
             "commit",
             puts=[[put.key, put.value, put.lease] for put in puts],
             guards=[[guard.key, guard.revision] for guard in guards],
         )
+        return None if revision is None else to_int(revision)
 
     async def grant(self, ttl_s: float) -> int:
-        return int(await self._request("grant", ttl_s=ttl_s))
+        return to_int(await self._request("grant", ttl_s=ttl_s))
 
     async def renew(self, lease: int) -> bool:
         return bool(await self._request("renew", lease=lease))
@@ -206,15 +208,15 @@ class TcpStore:
 
     async def watch(self, prefix: str, *, after: int) -> AsyncIterator[StoreChange]:
         number = next(self._numbers)
-        stream = self._streams[number] = asyncio.Queue[dict[str, Any]](AHEAD)
+        stream = self._streams[number] = asyncio.Queue[JsonObject](AHEAD)
         try:
             await self._request("watch", number=number, prefix=prefix, after=after)
             while True:
                 message = await stream.get()
                 if "change" not in message:
                     _value(message)
-                key, value, revision = message["change"]
-                yield StoreChange(key, value, revision)
+                key, value, revision = to_list(message["change"])
+                yield StoreChange(str(key), None if value is None else str(value), to_int(revision))
         finally:
             del self._streams[number]
             if self._writer is not None:
@@ -227,9 +229,9 @@ class TcpStore:
 
     # ---- the connection
 
-    async def _request(self, do: str, *, number: int | None = None, **fields: Any) -> Any:
+    async def _request(self, do: str, *, number: int | None = None, **fields: object) -> JsonValue:
         number = next(self._numbers) if number is None else number
-        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[JsonObject] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         received = self._received
         try:
@@ -286,7 +288,7 @@ class TcpStore:
             while True:
                 message = await _read(reader)
                 self._received += 1
-                number = int(message.get("n", 0))
+                number = to_int(message.get("n"))
                 if number in self._waiting and not self._waiting[number].done():
                     self._waiting[number].set_result(message)
                 elif number in self._streams:
@@ -303,7 +305,7 @@ class TcpStore:
                 _push(stream, {"error": str(broken)})
 
 
-def _push(stream: asyncio.Queue[dict[str, Any]], message: dict[str, Any]) -> None:
+def _push(stream: asyncio.Queue[JsonObject], message: JsonObject) -> None:
     """A watch whose reader is too slow is ended: it resumes after the last revision that it has read."""
     if stream.full():
         while not stream.empty():
@@ -312,9 +314,23 @@ def _push(stream: asyncio.Queue[dict[str, Any]], message: dict[str, Any]) -> Non
     stream.put_nowait(message)
 
 
-def _value(message: dict[str, Any]) -> Any:
+def _value(message: JsonObject) -> JsonValue:
     if "compacted" in message:
-        raise Compacted(message["compacted"])
+        raise Compacted(str(message["compacted"]))
     if "error" in message:
-        raise StoreError(message["error"])
+        raise StoreError(str(message["error"]))
     return message["ok"]
+
+
+def _put(value: JsonValue) -> Put:
+    key, text, lease = to_list(value)
+    return Put(str(key), None if text is None else str(text), to_int(lease))
+
+
+def _guard(value: JsonValue) -> Guard:
+    key, revision = to_list(value)
+    return Guard(str(key), to_int(revision))
+
+
+def _entry(document: JsonObject) -> StoreEntry:
+    return StoreEntry(str(document["key"]), str(document["value"]), to_int(document["revision"]), to_int(document["created"]))
