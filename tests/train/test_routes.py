@@ -47,9 +47,9 @@ def test_every_newcomer_gets_every_piece_once_and_each_host_gets_it_once(roster:
 def test_every_newcomer_is_told_once_and_each_host_once(roster: tuple[list[str], list[int]]) -> None:
     hosts, newcomers = roster
     routes = TransferTopology.between(hosts, newcomers=newcomers)
-    told = [(rank, peer) for rank in range(len(hosts)) for peer in routes.told(rank)]
+    told = [(rank, peer) for rank in range(len(hosts)) for peer in routes.skeleton_targets(rank)]
     assert sorted(peer for _, peer in told) == newcomers
-    assert all(routes.describer(peer) == rank for rank, peer in told)
+    assert all(routes.skeleton_source(peer) == rank for rank, peer in told)
     crossed = Counter(hosts[peer] for rank, peer in told if hosts[rank] != hosts[peer])
     assert crossed == dict.fromkeys({hosts[one] for one in newcomers} - {hosts[routes.holders[0]]}, 1)
 
@@ -83,7 +83,7 @@ def handed_on(group: ProcessGroup, names: list[str], newcomers: list[int]) -> tu
 
     group.send = counted  # type: ignore[method-assign, assignment]
     if group.rank in newcomers:
-        skeleton, got = transfer.receive(group, routes=routes, room=lambda skeleton, specs: [None] * len(specs))
+        skeleton, got = transfer.receive(group, routes=routes, buffers=lambda skeleton, specs: [None] * len(specs))
         whole = skeleton == {"step": 3} and all(torch.equal(one, two) for one, two in zip(tensors, got, strict=True))
     else:
         transfer.send(group, {"step": 3}, tensors, routes=routes)

@@ -98,7 +98,7 @@ def test_a_newcomer_with_the_state_has_the_digest_and_its_modules_are_filled_in_
     place = {"step": 3}
     assert new.digest(place) != old.digest(place)
     skeleton, tensors = old.flatten(place)
-    room = new.room(skeleton, [spec(t) for t in tensors])
+    room = new.in_place(skeleton, [spec(t) for t in tensors])
     assert sum(one is not None for one in room) == len(model.state_dict())
     received = []
     for tensor, given_room in zip(tensors, room, strict=True):

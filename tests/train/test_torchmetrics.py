@@ -98,7 +98,7 @@ def update(name: str, metric: torchmetrics.Metric, logits: torch.Tensor, labels:
 def worker(make) -> tuple[torchmetrics.Metric, TorchMetrics, SharedObjects]:
     metric, metrics, shared = make(), TorchMetrics(), SharedObjects()
     shared.add({"metric": metric})
-    metrics.find(shared)
+    metrics.collect(shared)
     return metric, metrics, shared
 
 

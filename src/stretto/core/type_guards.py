@@ -19,3 +19,8 @@ def is_mapping(value: object) -> TypeGuard[Mapping[object, object]]:
 def is_sequence(value: object) -> TypeGuard[list[object] | tuple[object, ...]]:
     """Whether this is a list or a tuple."""
     return isinstance(value, list | tuple)
+
+
+def is_list(value: object) -> TypeGuard[list[object]]:
+    """Whether this is a list."""
+    return isinstance(value, list)

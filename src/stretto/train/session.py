@@ -119,7 +119,7 @@ class TrainingSession:
             begin=self._begin_sweep,
         )
         if metrics:
-            loader.torchmetrics = self.metric_states.take(metrics, loader.number, train=given.train, share=self.share)
+            loader.torchmetrics = self.metric_states.add_loader(metrics, loader.number, train=given.train, share=self.share)
         self.batches.use(loader, given.policy)
         self.slices = given.slices
         self.loaders.append(loader)
@@ -150,7 +150,7 @@ class TrainingSession:
             raise ScriptError("training began before any job.loader was made")
         if any(loader.train for loader in self.loaders):
             check_shared(self.shared)
-        self.metric_states.find(self.shared)
+        self.metric_states.collect(self.shared)
         self.runner = runner = self._assemble()
         if self._carried is not None:
             self._carry_on(runner, self._carried)

@@ -192,7 +192,7 @@ class StateSync:
         """Receives the state. Returns the place that came with it."""
         self._heartbeat.activity(Activity.SWITCH)
         failpoint("receive")
-        skeleton, tensors = transfer.receive(group, routes=routes, room=self._announcement.take_room)
+        skeleton, tensors = transfer.receive(group, routes=routes, buffers=self._announcement.receive_buffers)
         failpoint("received")
         return self._shared.load(skeleton, tensors)
 

@@ -59,7 +59,7 @@ class ResumePoint:
 
     def _load(self) -> tuple[Manifest, dict[str, Any], str]:
         manifest, tensors, allowed = load(
-            self._url, step=self._step, own=self._identity, room=self._shared.room, allow_mixed=self._allow_mixed
+            self._url, step=self._step, own=self._identity, room=self._shared.in_place, allow_mixed=self._allow_mixed
         )
         return manifest, {**self._shared.load(manifest.skeleton, tensors), "save": 0}, allowed
 

@@ -20,7 +20,7 @@ from stretto.train.data.sweeps import Sweeps
 from stretto.train.position import LoaderPosition
 from stretto.train.reduce.sums import Partial, Row, add, joined, small
 from stretto.train.rng import seed_all
-from stretto.train.sharing.torchmetrics_state import TorchMetrics, computed
+from stretto.train.sharing.torchmetrics_state import SavedMetric, TorchMetrics, computed
 
 if TYPE_CHECKING:
     from stretto.train.step_runner import StepRunner
@@ -76,7 +76,7 @@ class Loader:
         self._prefetcher = Prefetcher(self.source, given.prefetch) if given.prefetch.workers else None
         self.torchmetrics: dict[str, Any] = {}
         """Metrics of this loader: reset before every sweep, computed after it."""
-        self._metric_snapshot: dict[str, object] = {}
+        self._metric_snapshot: dict[str, SavedMetric] = {}
         """The states of the shared torchmetrics objects at the end of the last sweep, if small."""
         self._expected: tuple[Span, int, int] | None = None
         """The worker's slices, the batch and the parts of a slice that prefetching goes by; None if it has to start over."""

@@ -131,7 +131,7 @@ class Step:
     def begin_pass(self) -> None:
         """Starts a pass, for the first time or again: drops what an earlier attempt has recorded."""
         self.rows, self.tally = {}, None
-        self._torchmetrics.look_before(self.loader.number)
+        self._torchmetrics.watch_unshared(self.loader.number)
 
     def enter_slice(self, unit: int) -> None:
         """Called before the script computes a slice, or a part of one."""
@@ -159,7 +159,7 @@ class Step:
 
     def finish_pass(self, blobs: list[bytes]) -> None:
         """Combines what all workers have summed and gathered."""
-        self._torchmetrics.look_after(self.loader.number)
+        self._torchmetrics.check_unshared(self.loader.number)
         if not any(blobs):
             return
         totals = total(blobs, units=self.loader.slices * self.parts)

@@ -11,18 +11,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import torch
 
 from stretto.core.errors import ScriptError
 from stretto.core.type_guards import is_sequence
 from stretto.train.script_checks import class_attributes, dataflow, source_analysis
-from stretto.train.script_checks.object_hashes import describe, drawn, is_array, is_generator, storages
+from stretto.train.script_checks.object_hashes import AnyGenerator, describe, drawn, is_array, is_generator, storages
 from stretto.train.script_checks.variables import is_own, modules_of, script_frames
-
-if TYPE_CHECKING:
-    from stretto.train.script_checks.object_hashes import AnyGenerator
 
 PASSES = 3
 """Passes that are watched: the first two of a recurrent loop may begin with nothing."""

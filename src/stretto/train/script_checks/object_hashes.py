@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import random
-import sys
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sized
-from typing import TYPE_CHECKING, Protocol, TypeGuard, cast
+from typing import Protocol, TypeGuard, cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from stretto.core.type_guards import is_dict
 
-if TYPE_CHECKING:
-    import numpy
-    import numpy.typing as npt
-
-    AnyGenerator = torch.Generator | random.Random | numpy.random.Generator | numpy.random.RandomState
+AnyGenerator = torch.Generator | random.Random | np.random.Generator | np.random.RandomState
 
 ELEMENTS = 1 << 14
 """Elements of a tensor that are hashed at most, about."""
@@ -51,10 +48,6 @@ def is_generator(value: object) -> TypeGuard[AnyGenerator]:
         return value is not torch.default_generator
     if type(value) is random.Random:
         return True
-    if "numpy" not in sys.modules:
-        return False
-    import numpy as np
-
     return isinstance(value, np.random.Generator | np.random.RandomState)
 
 
@@ -66,20 +59,20 @@ def drawn(generator: AnyGenerator) -> object:
         return generator.getstate()
     if _is_legacy(generator):
         return repr(generator.get_state(legacy=False))
-    return repr(cast("numpy.random.Generator", generator).bit_generator.state)
+    return repr(cast(np.random.Generator, generator).bit_generator.state)
 
 
-def _is_legacy(generator: object) -> TypeGuard[numpy.random.RandomState]:
+def _is_legacy(generator: object) -> TypeGuard[np.random.RandomState]:
     return hasattr(generator, "get_state")
 
 
-def is_array(value: object) -> TypeGuard[npt.NDArray[numpy.generic]]:
+def is_array(value: object) -> TypeGuard[npt.NDArray[np.generic]]:
     """A numpy array that may be written to: others, such as files mapped for reading, cannot have changed."""
-    if "numpy" not in sys.modules:
-        return False
-    import numpy as np
+    return _is_ndarray(value) and value.flags.writeable and not value.dtype.hasobject
 
-    return isinstance(value, np.ndarray) and value.flags.writeable and not value.dtype.hasobject
+
+def _is_ndarray(value: object) -> TypeGuard[npt.NDArray[np.generic]]:
+    return isinstance(value, np.ndarray)
 
 
 def _kind(value: object) -> str:

@@ -1,14 +1,14 @@
-"""Watches optimizers through PyTorch's own hooks: what cannot be right is refused before the step is applied.
+"""Watches optimizers through PyTorch's own hooks, and refuses mistakes before the step is applied.
 
-Nothing is patched: `register_optimizer_step_pre_hook` and its post twin see every `step` of every optimizer in the process. They
-also count the steps of each shared optimizer between two exchanges, which workers compare.
+Nothing is patched: `register_optimizer_step_pre_hook` and `register_optimizer_step_post_hook` see every `step` of every optimizer
+in the process. They also count the steps of each shared optimizer between two exchanges, which workers compare.
 """
 
 from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from stretto.train.sharing.shared_objects import SharedObjects
 
 PLAIN = (torch.nn.Module, torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler, PlainState, TorchMetrics)
-"""Kinds of objects that are known to hold no parameters or optimizers in their states beside their own."""
+"""Types whose states are known to have no parameters or optimizers but their own."""
 
 
 def check_shared(shared: SharedObjects) -> None:
-    """Before training: there is a model, it is complete, and its optimizers step nothing else."""
+    """Before training: refuses a job without a complete model, and optimizers that step anything else."""
     for name, module in shared.modules:
         if any(torch.nn.parameter.is_lazy(tensor) for tensor in [*module.parameters(), *module.buffers()]):
             raise ScriptError(
@@ -54,12 +54,12 @@ def check_shared(shared: SharedObjects) -> None:
 
 
 @dataclass(slots=True)
-class Used:
+class UsedGradient:
     """A gradient that optimizers have stepped with."""
 
     gradient: weakref.ref[torch.Tensor]
     version: int
-    optimizers: set[int] = field(default_factory=set)
+    optimizers: set[int] = field(default_factory=set[int])
     stale: bool = False
     """A later pass was added on top of it."""
 
@@ -69,13 +69,15 @@ class Used:
 
 
 class OptimizerHooks:
-    """One for each job, from its admission to its end."""
+    """Watches the optimizers of one job, from its admission to its end."""
 
     def __init__(self, shared: SharedObjects) -> None:
         self._shared = shared
-        self._names = {id(one): name for name, one in shared.objects.items() if isinstance(one, torch.optim.Optimizer)}
-        self._parameters = set(shared.all_parameters())
-        self._used: dict[torch.nn.Parameter, Used] = {}
+        self._names = {
+            id(optimizer): name for name, optimizer in shared.objects.items() if isinstance(optimizer, torch.optim.Optimizer)
+        }
+        self._parameters: set[torch.Tensor] = set(shared.all_parameters())
+        self._used: dict[torch.Tensor, UsedGradient] = {}
         self.gradients: Gradients | None = None
         """The gradients of the pass at hand."""
         self.steps: dict[str, int] = {}
@@ -83,13 +85,14 @@ class OptimizerHooks:
         self._handles = [register_optimizer_step_pre_hook(self._before), register_optimizer_step_post_hook(self._after)]
 
     def close(self) -> None:
+        """Removes the hooks."""
         for handle in self._handles:
             handle.remove()
 
     # ---- passes
 
     def begin_pass(self) -> None:
-        """Before a pass takes the gradients away: keeps track of those that were used and left as they are."""
+        """Before a pass takes the gradients away: keeps only those that were used and have not changed since."""
         self._used = {parameter: used for parameter, used in self._used.items() if used.is_still(parameter.grad)}
 
     def end_pass(self) -> None:
@@ -111,7 +114,7 @@ class OptimizerHooks:
 
     # ---- what PyTorch calls
 
-    def _before(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before(self, optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         parameters = [p for p in _stepped(optimizer) if p in self._parameters]
         if not parameters:
             return
@@ -135,7 +138,7 @@ class OptimizerHooks:
 
     def _check_zeroed(self, optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> None:
         for parameter in parameters:
-            used = self._used.get(parameter)  # type: ignore[arg-type]
+            used = self._used.get(parameter)
             if used is not None and used.stale and id(optimizer) in used.optimizers and used.gradient() is parameter.grad:
                 name = self._names.get(id(optimizer), "optimizer")
                 raise ScriptError(
@@ -144,7 +147,7 @@ class OptimizerHooks:
                     "outside the loop over the slices"
                 )
 
-    def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         name = self._names.get(id(optimizer))
         if name is not None:
             self.steps[name] = self.steps.get(name, 0) + 1
@@ -152,14 +155,14 @@ class OptimizerHooks:
             gradient = parameter.grad
             if gradient is None or parameter not in self._parameters:
                 continue
-            used = self._used.get(parameter)  # type: ignore[arg-type]
+            used = self._used.get(parameter)
             if used is None or not used.is_still(gradient):
-                used = self._used[parameter] = Used(weakref.ref(gradient), gradient._version)  # type: ignore[index]
+                used = self._used[parameter] = UsedGradient(weakref.ref(gradient), gradient._version)
             used.optimizers.add(id(optimizer))
 
 
 def _wrapped(shared: SharedObjects) -> bool:
-    """Whether some object's state may hold the parameters or the optimizer's state: a wrapper of the script's own."""
+    """Whether some object's state may include the parameters or the optimizer's state: a wrapper of the script's own."""
     return any(not isinstance(shared_object, PLAIN) for shared_object in shared.objects.values())
 
 

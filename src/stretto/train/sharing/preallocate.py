@@ -1,4 +1,4 @@
-"""Memory for a state that is about to come: fresh pages are slow, so they are made while the others still train."""
+"""Allocates memory for a state before it arrives: page faults are slow, so they happen while the others still train."""
 
 from __future__ import annotations
 
@@ -6,56 +6,60 @@ import contextlib
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Generic, TypeVar
 
 import torch
 
 from stretto.core.roster import Roster
+from stretto.core.schema import Json
 from stretto.train.reduce.accumulation import sum_schedule
 from stretto.train.reduce.process_group import ProcessGroup
 from stretto.train.reduce.reducer import Reducer
 from stretto.train.sharing import transfer
 from stretto.train.sharing.shared_objects import SharedObjects
-from stretto.train.sharing.state_codec import empty, spec
+from stretto.train.sharing.state_codec import TensorSpec, empty, spec
 from stretto.train.sharing.transfer import TransferTopology
 
 LARGE_BYTES = 1 << 18
-"""Smaller tensors are made when they come."""
+"""Smaller tensors are allocated when they arrive."""
 NICE = 10
 
+T = TypeVar("T")
 
-class Handover:
-    """Something that one thread asks for and the training thread gives at its next boundary."""
+
+class Handover(Generic[T]):
+    """A value that one thread requests and the training thread provides at its next boundary."""
 
     def __init__(self) -> None:
-        self.asked = False
-        self._given: Any = None
+        self.requested = False
+        self._value: T | None = None
         self._changed = threading.Condition()
 
-    def ask(self, wanted: Callable[[], bool]) -> Any:
-        """What was given; None if nobody wants it any more."""
+    def request(self, wanted: Callable[[], bool]) -> T | None:
+        """Waits for the value; None once it is not `wanted` any more."""
         with self._changed:
-            self._given, self.asked = None, True
-            while self._given is None and wanted():
+            self._value, self.requested = None, True
+            while self._value is None and wanted():
                 self._changed.wait(0.1)
-            self.asked = False
-            return self._given
+            self.requested = False
+            return self._value
 
-    def give(self, value: Any) -> None:
+    def provide(self, value: T) -> None:
+        """Hands the value to the thread that waits for it."""
         with self._changed:
-            self._given, self.asked = value, False
+            self._value, self.requested = value, False
             self._changed.notify_all()
 
 
 class StateAnnouncement:
-    """Newcomers hear how large the state is and make room for it while the others train: fresh memory is slow."""
+    """Announces the sizes of the state to newcomers, which allocate memory for it while the others train."""
 
     def __init__(self, shared: SharedObjects) -> None:
         self._shared = shared
-        self._outline = Handover()
-        self._room: list[torch.Tensor] = []
-        """Memory that was made ready for the state before it comes."""
+        self._specs: Handover[list[TensorSpec]] = Handover()
+        self._buffers: list[torch.Tensor] = []
+        """Memory for the state, allocated before it arrives."""
         self._sum_buffers: list[list[torch.Tensor]] = []
         """Likewise for the sums of the gradients."""
         self._reducer: Reducer | None = None
@@ -65,7 +69,7 @@ class StateAnnouncement:
         self._reducer = reducer
 
     def release(self) -> None:
-        """The script starts again in this process: its gradients are not needed any more."""
+        """Called when the script starts again in this process: forgets its gradients."""
         self._reducer = None
 
     def introduce(self, group: ProcessGroup, roster: Roster, wanted: Callable[[], bool]) -> None:
@@ -74,58 +78,59 @@ class StateAnnouncement:
             return
         routes = TransferTopology.of(roster)
         if group.rank == routes.holders[0]:
-            outline = self._outline.ask(wanted)
-            if outline is not None:
-                transfer.announce(group, outline, newcomers=routes.newcomers)
+            specs = self._specs.request(wanted)
+            if specs is not None:
+                transfer.announce(group, specs, newcomers=routes.newcomers)
         elif group.rank in routes.newcomers:
-            specs = transfer.hear(group, holder=routes.holders[0])
-            self._room = touched(specs, given=self._shared.tensors())
+            specs = transfer.receive_announcement(group, holder=routes.holders[0])
+            self._buffers = allocate(specs, existing=self._shared.tensors())
             reducer = self._reducer
             if reducer is not None and reducer.gradients is not None:
                 share = roster.members[group.rank].share
                 self._sum_buffers = reducer.gradients.allocate(sum_schedule(reducer.slices, share))
 
-    def at_boundary(self, place: Callable[[], dict[str, Any]]) -> None:
-        """Describes the state for newcomers, if any have asked. Only the training thread may look at it."""
-        if self._outline.asked:
+    def at_boundary(self, place: Callable[[], Mapping[str, object]]) -> None:
+        """Describes the state for newcomers, if requested. Only the training thread may read the state."""
+        if self._specs.requested:
             _, tensors = self._shared.flatten(place())
-            self._outline.give([spec(tensor) for tensor in tensors])
+            self._specs.provide([spec(tensor) for tensor in tensors])
 
     def member(self) -> None:
-        """This worker has the state: the sums of its gradients get the memory that was made ready."""
+        """Called once this worker has the state: the sums of its gradients use the memory allocated for them."""
         if self._reducer is not None and self._reducer.gradients is not None:
             self._reducer.gradients.adopt(self._sum_buffers)
         self._sum_buffers = []
 
-    def take_room(self, skeleton: Any, specs: list[list[Any]]) -> list[torch.Tensor | None]:
-        """Tensors for a state that arrives: the modules' own, and what was made ready."""
-        room, self._room = self._room, []
-        return spread(self._shared.room(skeleton, specs), specs, room)
+    def receive_buffers(self, skeleton: Json, specs: list[TensorSpec]) -> Targets:
+        """Tensors to fill with a state that arrives: the modules' own, and those allocated before."""
+        buffers, self._buffers = self._buffers, []
+        return assign(self._shared.in_place(skeleton, specs), specs, buffers)
 
 
-def touched(specs: Sequence[list[Any]], *, given: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Room for what a state needs beyond the tensors that this worker's script has made already."""
+def allocate(specs: Sequence[TensorSpec], *, existing: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Buffers for the large tensors of a state that have no counterpart among the `existing` ones. Touches every page."""
     with contextlib.suppress(OSError):  # of the thread that calls this: the others train meanwhile
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
-    had = _by_spec(given)
-    room: list[torch.Tensor] = []
+    unused = _by_spec(existing)
+    buffers: list[torch.Tensor] = []
     for described in specs:
-        if had[_key(described)]:
-            had[_key(described)].pop()
+        if unused[_key(described)]:
+            unused[_key(described)].pop()
         elif empty([described[0], [0]]).element_size() * _elements(described) > LARGE_BYTES:
-            room.append(empty(described).zero_())
-    return room
+            buffers.append(empty(described).zero_())
+    return buffers
 
 
-Places = list[torch.Tensor | None]
+Targets = list[torch.Tensor | None]
+"""The tensor to fill for each tensor of a state; None where one is still to be allocated."""
 
 
-def spread(places: Places, specs: Sequence[list[Any]], room: Sequence[torch.Tensor]) -> Places:
-    """The places with room where there was none and some fits."""
-    left = _by_spec(room)
+def assign(targets: Targets, specs: Sequence[TensorSpec], buffers: Sequence[torch.Tensor]) -> Targets:
+    """The targets, with a buffer of the right dtype and shape where there was none."""
+    left = _by_spec(buffers)
     return [
-        left[_key(described)].pop() if place is None and left[_key(described)] else place
-        for place, described in zip(places, specs, strict=True)
+        left[_key(described)].pop() if target is None and left[_key(described)] else target
+        for target, described in zip(targets, specs, strict=True)
     ]
 
 
@@ -136,11 +141,11 @@ def _by_spec(tensors: Iterable[torch.Tensor]) -> defaultdict[str, list[torch.Ten
     return by_spec
 
 
-def _key(described: list[Any]) -> str:
+def _key(described: TensorSpec) -> str:
     return f"{described[0]} {described[1]}"
 
 
-def _elements(described: list[Any]) -> int:
+def _elements(described: TensorSpec) -> int:
     count = 1
     for size in described[1]:
         count *= size

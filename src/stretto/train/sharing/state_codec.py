@@ -1,24 +1,38 @@
-"""What every worker holds alike, as a JSON skeleton and flat tensors. No pickle: a state can carry no code."""
+"""Encodes shared state as a JSON skeleton and flat tensors. There is no pickle: a state can carry no code."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeGuard, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from stretto.core.errors import Refused, ScriptError
+from stretto.core.schema import Json
+from stretto.core.type_guards import is_mapping, is_sequence
+
+TensorSpec = list[Any]
+"""A tensor's dtype and shape as JSON: `["float32", [2, 3]]`."""
 
 
-def flatten(value: Any, *, where: str = "state") -> tuple[Any, list[torch.Tensor]]:
-    """A skeleton of plain JSON with places for tensors, and these tensors."""
+class Stateful(Protocol):
+    """What `job.share` accepts: modules, optimizers, schedulers, and objects of a script with these two methods."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state_dict: Any, /) -> object: ...
+
+
+def flatten(value: object, *, where: str = "state") -> tuple[Json, list[torch.Tensor]]:
+    """A JSON skeleton that refers to tensors by number, and these tensors."""
     tensors: list[torch.Tensor] = []
 
-    def walk(node: Any, path: str) -> Any:
+    def walk(node: object, path: str) -> Json:
         if node is None or isinstance(node, bool | str):
             return node
         if isinstance(node, int | float) and type(node) in (int, float):
@@ -26,16 +40,15 @@ def flatten(value: Any, *, where: str = "state") -> tuple[Any, list[torch.Tensor
         if isinstance(node, torch.Tensor):
             tensors.append(node.detach())
             return {"tensor": len(tensors) - 1}
-        if isinstance(node, np.ndarray | np.generic):
-            array = np.asarray(node)
-            tensors.append(torch.from_numpy(np.array(array)))
+        if _is_numpy(node):
+            tensors.append(torch.from_numpy(np.array(node)))
             return {"array": len(tensors) - 1, "scalar": isinstance(node, np.generic)}
-        if isinstance(node, Mapping):
+        if is_mapping(node):
             return {"map": [[walk(key, path), walk(entry, f"{path}.{key}")] for key, entry in node.items()]}
-        if isinstance(node, tuple | list):
+        if is_sequence(node):
             return {"tuple" if isinstance(node, tuple) else "list": [walk(entry, f"{path}[{k}]") for k, entry in enumerate(node)]}
-        if isinstance(node, set | frozenset):
-            return {"set": [walk(entry, path) for entry in sorted(node)]}
+        if _is_set(node):
+            return {"set": [walk(entry, path) for entry in sorted(cast("set[str]", node))]}
         if isinstance(node, bytes):
             return {"bytes": base64.b64encode(node).decode()}
         raise ScriptError(
@@ -46,38 +59,47 @@ def flatten(value: Any, *, where: str = "state") -> tuple[Any, list[torch.Tensor
     return walk(value, where), tensors
 
 
-def unflatten(skeleton: Any, tensors: list[torch.Tensor]) -> Any:
+def unflatten(skeleton: object, tensors: list[torch.Tensor]) -> Any:
     """The inverse of `flatten`."""
-    if isinstance(skeleton, dict):
-        if "tensor" in skeleton:
-            return tensors[skeleton["tensor"]]
-        if "array" in skeleton:
-            array = tensors[skeleton["array"]].numpy()
-            return array[()] if skeleton["scalar"] else array
-        if "map" in skeleton:
-            return {_key(unflatten(key, tensors)): unflatten(held, tensors) for key, held in skeleton["map"]}
-        if "tuple" in skeleton:
-            return tuple(unflatten(held, tensors) for held in skeleton["tuple"])
-        if "list" in skeleton:
-            return [unflatten(held, tensors) for held in skeleton["list"]]
-        if "set" in skeleton:
-            return {unflatten(held, tensors) for held in skeleton["set"]}
-        if "bytes" in skeleton:
-            return base64.b64decode(skeleton["bytes"])
-        raise Refused(f"a state's skeleton has an unknown entry {sorted(skeleton)}")
-    return skeleton
+    if not isinstance(skeleton, dict):
+        return cast(Any, skeleton)
+    node = cast("dict[str, Any]", skeleton)
+    if "tensor" in node:
+        return tensors[int(node["tensor"])]
+    if "array" in node:
+        array = cast("npt.NDArray[Any]", tensors[int(node["array"])].numpy())
+        return cast(Any, array[()] if node["scalar"] else array)
+    if "map" in node:
+        return {_key(unflatten(key, tensors)): unflatten(entry, tensors) for key, entry in node["map"]}
+    if "tuple" in node:
+        return tuple(unflatten(entry, tensors) for entry in node["tuple"])
+    if "list" in node:
+        return [unflatten(entry, tensors) for entry in node["list"]]
+    if "set" in node:
+        return {unflatten(entry, tensors) for entry in node["set"]}
+    if "bytes" in node:
+        return base64.b64decode(node["bytes"])
+    raise Refused(f"a state's skeleton has an unknown entry {sorted(node)}")
 
 
-def _key(key: Any) -> Any:
-    return tuple(key) if isinstance(key, list) else key
+def _key(key: object) -> object:
+    return tuple(cast("list[object]", key)) if isinstance(key, list) else key
 
 
-def spec(tensor: torch.Tensor) -> list[Any]:
-    """Dtype and shape as JSON."""
+def _is_numpy(value: object) -> TypeGuard[npt.NDArray[Any] | np.generic]:
+    return isinstance(value, np.ndarray | np.generic)
+
+
+def _is_set(value: object) -> TypeGuard[Iterable[object]]:
+    return isinstance(value, set | frozenset)
+
+
+def spec(tensor: torch.Tensor) -> TensorSpec:
+    """The dtype and shape of a tensor."""
     return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
 
 
-def empty(described: list[Any], device: torch.device | None = None) -> torch.Tensor:
+def empty(described: TensorSpec, device: torch.device | None = None) -> torch.Tensor:
     """A tensor of a described dtype and shape."""
     name, shape = described
     dtype = getattr(torch, name, None)
@@ -94,7 +116,7 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return flat.view(torch.uint8) if flat.numel() else torch.empty(0, dtype=torch.uint8)
 
 
-def digest(skeleton: Any, tensors: list[torch.Tensor]) -> str:
+def digest(skeleton: object, tensors: list[torch.Tensor]) -> str:
     """SHA-256 of everything: skeleton, dtypes, shapes and bytes."""
     sha = hashlib.sha256()
     sha.update(json.dumps([skeleton, [spec(t) for t in tensors]], sort_keys=True).encode())
@@ -103,13 +125,13 @@ def digest(skeleton: Any, tensors: list[torch.Tensor]) -> str:
     return sha.hexdigest()
 
 
-def load(target: Any, held: dict[str, Any]) -> None:
-    """Gives an object its state. Optimizer states keep their own dtypes, whatever the parameters' are."""
-    target.load_state_dict(held)
+def load(target: Stateful, state: dict[str, Any]) -> None:
+    """Loads an object's state. Optimizer states keep their own dtypes, whatever the parameters' are."""
+    target.load_state_dict(state)
     if not isinstance(target, torch.optim.Optimizer):
         return
     parameters = [p for group in target.param_groups for p in group["params"]]
-    for index, entries in held["state"].items():
+    for index, entries in state["state"].items():
         for name, value in entries.items():
             if isinstance(value, torch.Tensor) and target.state[parameters[index]][name].dtype != value.dtype:
                 target.state[parameters[index]][name] = value.to(target.state[parameters[index]][name].device)

@@ -1,10 +1,10 @@
-"""torchmetrics objects that a job shares: what they count in slices is merged over all slices of all workers.
+"""Shared torchmetrics objects: what they count in slices is merged over all slices of all workers.
 
-A shared metric begins every slice with its default state. What the slice makes of it travels with the pass; when the pass is
-over, the slices' states are merged in their order and added to the state that all workers hold alike. So `compute()` outside of
-slices gives the value over everything, on every worker, and a pass that is repeated counts once.
+A shared metric begins every slice with its default state. Its state after the slice travels with the pass. At the end of the pass
+the states of all slices are merged in their order and added to the metric, alike on all workers. So `compute()` outside of slices
+gives the value over everything, on every worker, and a pass that is repeated counts once.
 
-torchmetrics is never imported here: where the script has not imported it, there is nothing to find.
+torchmetrics is never imported here: a script that has not imported it has no metrics.
 """
 
 from __future__ import annotations
@@ -13,46 +13,64 @@ import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeGuard, TypeVar, cast
 
 import torch
 
 from stretto.core.errors import ScriptError
+from stretto.core.type_guards import is_dict, is_list
 from stretto.train.reduce.sums import CARRIED_BYTES, Key, size
 
 if TYPE_CHECKING:
     from stretto.train.sharing.shared_objects import SharedObjects
 
 
+Metric: TypeAlias = Any
+"""A `torchmetrics.Metric`. It has no type here, since torchmetrics may be absent, and merging uses its private attributes."""
+State: TypeAlias = Any
+"""A state of a metric: a tensor, or a list of tensors."""
+T = TypeVar("T")
+
 SHARED_AS = "torchmetrics:states"
-"""The name under which the states are a part of the shared state; no keyword of `job.share` can be this."""
+"""The name of the metrics' states within the shared state; no keyword of `job.share` can be this."""
 COUNT = "#updates"
-LOOKS = 2
-"""Passes of each loader in which metrics that are not shared are looked for: the second finds those that the first has made."""
+WATCHED_PASSES = 2
+"""Passes of each loader in which metrics that are not shared are searched for: the second finds those that the first has made."""
+
+
+class SavedMetric(TypedDict):
+    """A metric as newcomers and checkpoints get it."""
+
+    count: int
+    states: dict[str, State]
+    others: dict[str, int | float | torch.Tensor]
 
 
 class TorchMetrics:
     """The shared metrics of a job. Without any, every method does nothing."""
 
     def __init__(self) -> None:
-        self._metrics: dict[str, Any] = {}
+        self._metrics: dict[str, Metric] = {}
         self._kinds: dict[str, dict[str, str]] = {}
         """How each state of each metric is merged."""
         self._outer: set[str] = set()
         """Metrics with states that are in no other metric: those that scripts reset themselves."""
-        self._given: dict[str, Any] = {}
+        self._of_loaders: dict[str, Metric] = {}
         """Metrics that were given to loaders, by the name that they are shared under."""
-        self._before: list[Before] = []
-        self._looks: dict[int, int] = {}
-        self._counts: dict[int, tuple[Any, int]] | None = None
+        self._before: list[MetricSnapshot] = []
+        self._watched: dict[int, int] = {}
+        """Passes of each loader in which metrics that are not shared were searched for."""
+        self._counts: list[tuple[Metric, int]] = []
+        """Metrics that are not shared, with their update counts before the pass."""
 
     def __bool__(self) -> bool:
         return bool(self._metrics)
 
-    def take(self, given: dict[str, Any], loader: int, *, train: bool, share: Callable[..., None]) -> dict[str, Any]:
-        """Metrics that were given to a loader. Each is shared, once."""
+    def add_loader(self, metrics: dict[str, Metric], loader: int, *, train: bool, share: Callable[..., None]) -> dict[str, Metric]:
+        """Shares the metrics of a loader, each once."""
         package = sys.modules.get("torchmetrics")
-        for name, metric in given.items():
+        for name, metric in metrics.items():
             if package is None or not isinstance(metric, package.Metric | package.MetricCollection):
                 raise ScriptError(
                     f"job.loader(metrics={{{name!r}: …}}) got a {type(metric).__name__}: give torchmetrics objects, "
@@ -63,20 +81,20 @@ class TorchMetrics:
                     f"job.loader(metrics={{{name!r}: …}}) of a training loader: metrics of a loader are those of an "
                     f"evaluation (train=False); share this one with job.share({name}={name}) and reset it yourself"
                 )
-            if not any(metric is other for other in self._given.values()):
-                shared_as = name if name not in self._given else f"{name}_{loader}"
+            if not any(metric is other for other in self._of_loaders.values()):
+                shared_as = name if name not in self._of_loaders else f"{name}_{loader}"
                 share(**{shared_as: metric})
-                self._given[shared_as] = metric
-        return dict(given)
+                self._of_loaders[shared_as] = metric
+        return dict(metrics)
 
-    def find(self, shared: SharedObjects) -> None:
-        """Takes over the metrics among the shared objects and in the shared modules. Once, before training."""
+    def collect(self, shared: SharedObjects) -> None:
+        """Collects the metrics among the shared objects and in the shared modules. Called once, before training."""
         package = sys.modules.get("torchmetrics")
         if package is None:
             return
         seen: set[int] = set()
         for name, root in shared.modules:
-            for path, module in root.named_modules(prefix=name):
+            for path, module in _submodules(root, prefix=name):
                 _check_kind(package, path, module)
                 if isinstance(module, package.MetricCollection):
                     _without_groups(module)
@@ -86,7 +104,7 @@ class TorchMetrics:
         if self._metrics:
             shared.objects[SHARED_AS] = self
 
-    def _add(self, path: str, metric: Any) -> None:
+    def _add(self, path: str, metric: Metric) -> None:
         self._metrics[path] = metric
         # ClasswiseWrapper shows the states of the metric in it as its own.
         inner = any(getattr(child, "_defaults", None) is metric._defaults for child in metric.children())
@@ -100,25 +118,26 @@ class TorchMetrics:
     # ---- slices
 
     def enter_slice(self) -> None:
+        """Gives all metrics their default states."""
         self._before = [begin(metric, self._kinds[path]) for path, metric in self._metrics.items()]
 
-    def leave_slice(self) -> list[tuple[Key, Any]]:
-        """What the slice has counted. The metrics are again as they were before it."""
-        found: list[tuple[Key, Any]] = []
+    def leave_slice(self) -> list[tuple[Key, State]]:
+        """Returns what the slice has counted, and restores the metrics as they were before it."""
+        states: list[tuple[Key, State]] = []
         wrong: list[str] = []
         before, self._before = self._before, []
         for (path, metric), start in zip(self._metrics.items(), before, strict=False):
             wrong += self._wrong(path, metric, start)
             if metric._update_count:
-                found += self._states(path, metric)
+                states += self._states(path, metric)
             for name, value in start.states.items():
                 setattr(metric, name, value)
             metric._update_count, metric._computed, metric._forward_cache = start.count, start.computed, start.cache
         if wrong and sys.exc_info()[0] is None:
             raise ScriptError(wrong[0])
-        return found
+        return states
 
-    def _states(self, path: str, metric: Any) -> Iterator[tuple[Key, Any]]:
+    def _states(self, path: str, metric: Metric) -> Iterator[tuple[Key, State]]:
         yield ("state.sum", path, COUNT), metric._update_count
         for name, kind in self._kinds[path].items():
             value = getattr(metric, name)
@@ -129,7 +148,7 @@ class TorchMetrics:
             else:
                 yield (kind, path, name), [entry.detach() if isinstance(entry, torch.Tensor) else entry for entry in value]
 
-    def _wrong(self, path: str, metric: Any, start: Before) -> Iterator[str]:
+    def _wrong(self, path: str, metric: Metric, start: MetricSnapshot) -> Iterator[str]:
         """What a slice must not do with a metric."""
         if path in self._outer and metric._forward_cache is None:
             yield (
@@ -145,8 +164,8 @@ class TorchMetrics:
 
     # ---- passes
 
-    def merge(self, totals: Mapping[Key, Any]) -> None:
-        """Adds what all slices of a pass have counted."""
+    def merge(self, totals: Mapping[Key, State]) -> None:
+        """Adds what the slices of a pass have counted on all workers."""
         for path, metric in self._metrics.items():
             count = totals.get(("state.sum", path, COUNT))
             if not count:
@@ -159,7 +178,8 @@ class TorchMetrics:
 
     # ---- states for newcomers and checkpoints
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, SavedMetric]:
+        """The states of all metrics, not copied."""
         return {
             path: {
                 "count": metric._update_count,
@@ -169,8 +189,9 @@ class TorchMetrics:
             for path, metric in self._metrics.items()
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for path, saved in state.items():
+    def load_state_dict(self, state_dict: Mapping[str, SavedMetric]) -> None:
+        """Gives the metrics copies of these states."""
+        for path, saved in state_dict.items():
             metric = self._metrics.get(path)
             if metric is None:
                 raise ScriptError(
@@ -181,27 +202,27 @@ class TorchMetrics:
                 setattr(metric, name, placed(copied(value), metric.device))
             metric._update_count, metric._computed = saved["count"], None
 
-    def snapshot(self) -> dict[str, Any]:
-        """A copy of the states for those who skip an evaluation that the others have done; empty where they are large."""
+    def snapshot(self) -> dict[str, SavedMetric]:
+        """A copy of the states, for workers that skip an evaluation which the others have done; empty if the states are large."""
         states = self.state_dict()
         if size([states], bound=CARRIED_BYTES) > CARRIED_BYTES:
             return {}
-        return {path: {key: copied(value) for key, value in saved.items()} for path, saved in states.items()}
+        return {path: copied(saved) for path, saved in states.items()}
 
     # ---- metrics that are not shared
 
-    def look_before(self, loader: int) -> None:
-        """Notes what metrics that are not shared have counted before a pass: in the first passes of each loader."""
-        self._counts = None
-        if "torchmetrics" not in sys.modules or self._looks.get(loader, 0) >= LOOKS:
+    def watch_unshared(self, loader: int) -> None:
+        """Before a pass: notes the counts of metrics that are not shared, in the first passes of each loader."""
+        self._counts = []
+        if "torchmetrics" not in sys.modules or self._watched.get(loader, 0) >= WATCHED_PASSES:
             return
-        self._looks[loader] = self._looks.get(loader, 0) + 1
-        self._counts = {id(metric): (metric, metric._update_count) for metric in self._strangers()}
+        self._watched[loader] = self._watched.get(loader, 0) + 1
+        self._counts = [(metric, metric._update_count) for metric in self._unshared()]
 
-    def look_after(self, loader: int) -> None:
-        """Refuses metrics that were updated in slices and are not shared."""
-        counts, self._counts = self._counts, None
-        for metric, count in counts.values() if counts else ():
+    def check_unshared(self, loader: int) -> None:
+        """After a pass: refuses metrics that were updated in slices and are not shared."""
+        counts, self._counts = self._counts, []
+        for metric, count in counts:
             if metric._update_count != count:
                 name, kind = _named(metric), type(metric).__name__
                 what, given = (f"{name} ({kind})", f"{name}={name}") if name else (kind, "metric=metric")
@@ -211,33 +232,38 @@ class TorchMetrics:
                     "and call its reset() where it was made anew"
                 )
 
-    def _strangers(self) -> list[Any]:
-        metric = sys.modules["torchmetrics"].Metric
-        own = {id(one) for one in self._metrics.values()}
-        kinds: dict[type, bool] = {}
-        strangers = []
-        for one in gc.get_objects():
-            kind = type(one)
-            if kind not in kinds:
-                kinds[kind] = issubclass(kind, metric)
-            if kinds[kind] and id(one) not in own:
-                strangers.append(one)
-        return strangers
+    def _unshared(self) -> list[Metric]:
+        """All metrics of this process that are not shared."""
+        metric_class = sys.modules["torchmetrics"].Metric
+        shared = {id(metric) for metric in self._metrics.values()}
+        is_metric: dict[type[object], bool] = {}
+        unshared: list[Metric] = []
+        for value in cast("list[object]", gc.get_objects()):
+            kind = type(value)
+            if kind not in is_metric:
+                is_metric[kind] = issubclass(kind, metric_class)
+            if is_metric[kind] and id(value) not in shared:
+                unshared.append(value)
+        return unshared
 
 
-def computed(metrics: Mapping[str, Any]) -> dict[str, float]:
+def _submodules(root: torch.nn.Module, *, prefix: str) -> Iterator[tuple[str, torch.nn.Module]]:
+    yield from root.named_modules(prefix=prefix)
+
+
+def computed(metrics: Mapping[str, Metric]) -> dict[str, float]:
     """The values of metrics that are single numbers, by name; `name/key` for those of a collection."""
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for name, metric in metrics.items():
         if not any(getattr(module, "_update_count", 0) for module in metric.modules()):
             continue
-        value = metric.compute()
-        values = {f"{name}/{key}": module for key, module in value.items()} if isinstance(value, dict) else {name: value}
-        found |= {key: float(module) for key, module in values.items() if isinstance(module, torch.Tensor) and module.numel() == 1}
-    return found
+        result: object = metric.compute()
+        values = {f"{name}/{key}": value for key, value in result.items()} if is_dict(result) else {name: result}
+        numbers |= {key: float(value) for key, value in values.items() if isinstance(value, torch.Tensor) and value.numel() == 1}
+    return numbers
 
 
-def _check_kind(package: Any, path: str, module: Any) -> None:
+def _check_kind(package: ModuleType, path: str, module: torch.nn.Module) -> None:
     if isinstance(module, package.MetricTracker):
         raise ScriptError(
             f"{path} is a MetricTracker, which makes a copy of its metric at every increment(): share the metric "
@@ -245,15 +271,15 @@ def _check_kind(package: Any, path: str, module: Any) -> None:
         )
 
 
-def _without_groups(collection: Any) -> None:
-    """Compute groups that torchmetrics finds by itself follow from the first batch, which each worker has another of."""
+def _without_groups(collection: Metric) -> None:
+    """Turns off the compute groups that torchmetrics finds by itself: they follow from the first batch, which differs by worker."""
     if collection._enable_compute_groups is True:
         collection._compute_groups_create_state_ref(copy=True)
         collection._enable_compute_groups, collection._groups_checked, collection._groups = False, False, {}
 
 
-def _named(metric: Any) -> str:
-    """The name under which a script's globals have a metric, or the collection that it is in."""
+def _named(metric: Metric) -> str:
+    """The name of a metric, or of the collection that it is in, among the script's globals."""
     for name, value in vars(sys.modules["__main__"]).items():
         if value is metric or (isinstance(value, torch.nn.Module) and any(module is metric for module in value.modules())):
             return name
@@ -272,17 +298,17 @@ UNTOUCHED = object()
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class MetricSnapshot:
     """A metric as it was before a slice."""
 
-    states: dict[str, Any]
+    states: dict[str, State]
     count: int
-    computed: Any
-    cache: Any
+    computed: object
+    cache: object
     numbers: dict[str, int | float]
 
 
-def kind_of(path: str, metric: Any, name: str) -> str:
+def kind_of(path: str, metric: Metric, name: str) -> str:
     """The operation that merges a state."""
     default, reduction = metric._defaults[name], metric._reductions[name]
     data = sys.modules["torchmetrics.utilities.data"]
@@ -319,14 +345,14 @@ def kind_of(path: str, metric: Any, name: str) -> str:
     return kind
 
 
-def begin(metric: Any, names: Iterable[str]) -> Before:
+def begin(metric: Metric, names: Iterable[str]) -> MetricSnapshot:
     """Gives a metric the states that every slice begins with."""
-    before = Before(
+    before = MetricSnapshot(
         {name: getattr(metric, name) for name in names},
         metric._update_count,
         metric._computed,
         metric._forward_cache,
-        {name: value for name, value in others(metric).items() if type(value) in (int, float)},
+        {name: value for name, value in others(metric).items() if not isinstance(value, torch.Tensor)},
     )
     for name in names:
         default = metric._defaults[name]
@@ -335,18 +361,22 @@ def begin(metric: Any, names: Iterable[str]) -> Before:
     return before
 
 
-def others(metric: Any) -> dict[str, Any]:
+def others(metric: Metric) -> dict[str, int | float | torch.Tensor]:
     """Numbers and tensors that a metric keeps beside its states, such as the extremes of MinMaxMetric."""
     return {
         name: value
-        for name, value in vars(metric).items()
-        if (type(value) in (int, float) or isinstance(value, torch.Tensor)) and name not in metric._defaults and name not in SCRATCH
+        for name, value in cast("dict[str, object]", vars(metric)).items()
+        if _is_number(value) and name not in metric._defaults and name not in SCRATCH
     }
 
 
-def merged(metric: Any, name: str, kind: str, part: Any, *, count: int) -> Any:
+def _is_number(value: object) -> TypeGuard[int | float | torch.Tensor]:
+    return type(value) in (int, float) or isinstance(value, torch.Tensor)
+
+
+def merged(metric: Metric, name: str, kind: str, part: State, *, count: int) -> State:
     """A state with what the slices of a pass have added to it, in `count` updates. Nothing is changed in place."""
-    current: Any = getattr(metric, name)
+    current: State = getattr(metric, name)
     before, in_list = metric._update_count, kind == "state.list" and not isinstance(metric._defaults[name], torch.Tensor)
     part = placed(part, torch.device("cpu") if metric.compute_on_cpu and in_list else metric.device)
     if kind == "state.sum":
@@ -372,21 +402,21 @@ def _stacked(current: torch.Tensor, parts: list[torch.Tensor], *, fresh: bool, c
     return rows[0] if len(rows) == 1 else torch.stack(rows)
 
 
-def _row(value: Any) -> Any:
+def _row(value: object) -> object:
     return (value.dtype, value.shape[1:], value.device) if isinstance(value, torch.Tensor) else id(value)
 
 
-def placed(value: Any, device: torch.device) -> Any:
-    """Tensors, and those in lists, on a device."""
+def placed(value: State, device: torch.device) -> State:
+    """Moves tensors, and those in lists, to a device."""
     if isinstance(value, torch.Tensor):
         return value.to(device)
-    return [placed(entry, device) for entry in value] if isinstance(value, list) else value
+    return [placed(entry, device) for entry in value] if is_list(value) else value
 
 
-def copied(value: Any) -> Any:
-    """Tensors, lists and dictionaries as copies."""
+def copied(value: State) -> State:
+    """Copies tensors, lists and dictionaries."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
-    if isinstance(value, dict):
+    if is_dict(value):
         return {key: copied(entry) for key, entry in value.items()}
-    return [copied(entry) for entry in value] if isinstance(value, list) else value
+    return [copied(entry) for entry in value] if is_list(value) else value

@@ -2,7 +2,7 @@
 
 The first holder sends the skeleton; the tensors' bytes are cut into pieces that the holders send in turn. Pieces of large
 tensors are sent from where they lie and received where they will stay; small tensors travel packed together. What crosses the
-network does so once per host: newcomers hand it on to each other there.
+network does so once per host: newcomers forward it to each other there.
 
 `TransferTopology` says which way each piece goes. It is pure: all members read the same roster and find the same routes. A newcomer
 on a host where somebody has the state gets it from there. To any other host each piece goes to one of its newcomers, in turn, and
@@ -14,24 +14,28 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from stretto.core.roster import Roster
+from stretto.core.schema import Json
 from stretto.train.entry.failpoints import failpoint
 from stretto.train.reduce.process_group import ProcessGroup
-from stretto.train.sharing.state_codec import as_bytes, empty, spec
+from stretto.train.sharing.state_codec import TensorSpec, as_bytes, empty, spec
 
 PIECE_BYTES = 8 << 20
 SMALL_BYTES = 1 << 18
 TAG = 7
 
 
-def pieces(sizes: Sequence[int]) -> list[list[tuple[int, int, int]]]:
-    """Pieces of (tensor, low, high): one range of a large tensor, or several small ones together."""
-    pieces_: list[list[tuple[int, int, int]]] = []
-    packed: list[tuple[int, int, int]] = []
+Piece = list[tuple[int, int, int]]
+"""Ranges of bytes that are sent together: (tensor, low, high)."""
+
+
+def pieces(sizes: Sequence[int]) -> list[Piece]:
+    """Cuts tensors of these sizes into pieces: one range of a large tensor, or several small tensors together."""
+    pieces_: list[Piece] = []
+    packed: Piece = []
     filled = 0
     for index, size in enumerate(sizes):
         if size > SMALL_BYTES:
@@ -45,27 +49,21 @@ def pieces(sizes: Sequence[int]) -> list[list[tuple[int, int, int]]]:
     return [*pieces_, packed] if packed else pieces_
 
 
-def announce(group: ProcessGroup, specs: list[list[Any]], *, newcomers: Sequence[int]) -> None:
-    """Tells newcomers the dtypes and shapes of a state that will come."""
-    for wait in [wait for peer in newcomers for wait in _send_json(group, specs, peer)]:
+def announce(group: ProcessGroup, specs: list[TensorSpec], *, newcomers: Sequence[int]) -> None:
+    """Sends newcomers the dtypes and shapes of a state that will come."""
+    text = json.dumps(specs).encode()
+    for wait in [wait for peer in newcomers for wait in _send_text(group, text, peer)]:
         wait()
 
 
-def hear(group: ProcessGroup, *, holder: int) -> list[list[Any]]:
-    return _receive_json(group, holder)
-
-
-def _send_json(group: ProcessGroup, value: Any, peer: int) -> list[Callable[[], None]]:
-    return _send_text(group, json.dumps(value).encode(), peer)
+def receive_announcement(group: ProcessGroup, *, holder: int) -> list[TensorSpec]:
+    """The other side of `announce`."""
+    return json.loads(_receive_text(group, holder))
 
 
 def _send_text(group: ProcessGroup, text: bytes, peer: int) -> list[Callable[[], None]]:
     length = torch.tensor([len(text)], dtype=torch.int64)
     return [group.send(length, peer, TAG), group.send(torch.frombuffer(bytearray(text), dtype=torch.uint8), peer, TAG)]
-
-
-def _receive_json(group: ProcessGroup, source: int) -> Any:
-    return json.loads(_receive_text(group, source))
 
 
 def _receive_text(group: ProcessGroup, source: int) -> bytes:
@@ -76,13 +74,13 @@ def _receive_text(group: ProcessGroup, source: int) -> bytes:
     return body.numpy().tobytes()
 
 
-def send(group: ProcessGroup, skeleton: Any, tensors: list[torch.Tensor], *, routes: TransferTopology) -> None:
+def send(group: ProcessGroup, skeleton: Json, tensors: list[torch.Tensor], *, routes: TransferTopology) -> None:
     """This holder's part. Returns when all of it is delivered."""
     waits: list[Callable[[], None]] = []
-    told = routes.told(group.rank)
-    if told:
+    peers = routes.skeleton_targets(group.rank)
+    if peers:
         text = json.dumps([skeleton, [spec(t) for t in tensors]]).encode()
-        waits += [wait for peer in told for wait in _send_text(group, text, peer)]
+        waits += [wait for peer in peers for wait in _send_text(group, text, peer)]
     flats = [as_bytes(t.cpu()) for t in tensors]
     for number, piece in enumerate(pieces([flat.numel() for flat in flats])):
         peers = routes.targets(group.rank, number)
@@ -95,16 +93,18 @@ def send(group: ProcessGroup, skeleton: Any, tensors: list[torch.Tensor], *, rou
 
 
 def receive(
-    group: ProcessGroup, *, routes: TransferTopology, room: Callable[[Any, list[list[Any]]], list[torch.Tensor | None]]
-) -> tuple[Any, list[torch.Tensor]]:
-    """The state, once it was also handed on. `room` may name contiguous tensors of the right dtype and shape that are to be filled
-    in place."""
-    text = _receive_text(group, routes.describer(group.rank))
-    forwards = [wait for peer in routes.told(group.rank) for wait in _send_text(group, text, peer)]
+    group: ProcessGroup, *, routes: TransferTopology, buffers: Callable[[Json, list[TensorSpec]], list[torch.Tensor | None]]
+) -> tuple[Json, list[torch.Tensor]]:
+    """Receives the state, and returns once it was also forwarded. `buffers` may give contiguous tensors of the right dtype and
+    shape to fill in place."""
+    text = _receive_text(group, routes.skeleton_source(group.rank))
+    forwards = [wait for peer in routes.skeleton_targets(group.rank) for wait in _send_text(group, text, peer)]
     skeleton, specs = json.loads(text)
-    tensors = [empty(described) if given is None else given for described, given in zip(specs, room(skeleton, specs), strict=True)]
+    tensors = [
+        empty(described) if buffer is None else buffer for described, buffer in zip(specs, buffers(skeleton, specs), strict=True)
+    ]
     flats = [as_bytes(t) for t in tensors]
-    waits: list[tuple[Callable[[], None], torch.Tensor, list[tuple[int, int, int]]]] = []
+    waits: list[tuple[Callable[[], None], torch.Tensor, Piece]] = []
     for number, piece in enumerate(pieces([flat.numel() for flat in flats])):
         index, low, high = piece[0]
         body = flats[index][low:high] if len(piece) == 1 else torch.empty(_length(piece), dtype=torch.uint8)
@@ -121,11 +121,11 @@ def receive(
     return skeleton, tensors
 
 
-def _length(piece: list[tuple[int, int, int]]) -> int:
+def _length(piece: Piece) -> int:
     return sum(high - low for _, low, high in piece)
 
 
-def _unpack(body: torch.Tensor, piece: list[tuple[int, int, int]], flats: list[torch.Tensor]) -> None:
+def _unpack(body: torch.Tensor, piece: Piece, flats: list[torch.Tensor]) -> None:
     place = 0
     for index, low, high in piece:
         flats[index][low:high] = body[place : place + high - low]
@@ -133,24 +133,26 @@ def _unpack(body: torch.Tensor, piece: list[tuple[int, int, int]], flats: list[t
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
-    """The ranks on one host: those who have the state, and those who get it."""
+class HostRanks:
+    """The ranks on one host: those that have the state, and those that get it."""
 
     holders: tuple[int, ...]
     newcomers: tuple[int, ...]
 
     def relay(self, turn: int) -> int:
-        """The newcomer that hands on to the others."""
+        """The newcomer that forwards to the others."""
         return self.newcomers[turn % len(self.newcomers)]
 
 
 @dataclass(frozen=True, slots=True)
 class TransferTopology:
+    """The routes that a state takes: who sends each piece to whom. All members compute the same from the roster."""
+
     holders: tuple[int, ...]
     newcomers: tuple[int, ...]
-    hosts: tuple[Host, ...]
+    hosts: tuple[HostRanks, ...]
     at: tuple[int, ...]
-    """Of every rank: which of the hosts it is on."""
+    """The host that each rank is on, as an index into `hosts`."""
 
     @staticmethod
     def of(roster: Roster) -> TransferTopology:
@@ -170,7 +172,7 @@ class TransferTopology:
             ranks.setdefault(name, []).append(rank)
         number = {name: place for place, name in enumerate(ranks)}
         routes = tuple(
-            Host(tuple(rank for rank in there if rank not in fresh), tuple(rank for rank in there if rank in fresh))
+            HostRanks(tuple(rank for rank in there if rank not in fresh), tuple(rank for rank in there if rank in fresh))
             for there in ranks.values()
         )
         return TransferTopology(holders, tuple(sorted(fresh)), routes, tuple(number[name] for name in hosts))
@@ -178,7 +180,7 @@ class TransferTopology:
     # ---- pieces
 
     def source(self, newcomer: int, piece: int) -> int:
-        """Who sends this newcomer that piece of the state."""
+        """The rank that sends this newcomer that piece of the state."""
         host = self.hosts[self.at[newcomer]]
         if host.holders:
             return host.holders[piece % len(host.holders)]
@@ -186,7 +188,7 @@ class TransferTopology:
         return self.holders[piece % len(self.holders)] if relay == newcomer else relay
 
     def targets(self, rank: int, piece: int) -> list[int]:
-        """Whom this member sends that piece."""
+        """The ranks to which this member sends that piece."""
         here = self.hosts[self.at[rank]]
         if rank in here.newcomers:
             return (
@@ -196,16 +198,16 @@ class TransferTopology:
         far = self.holders[piece % len(self.holders)] == rank
         return near + [host.relay(piece) for host in self.hosts if far and host.newcomers and not host.holders]
 
-    # ---- what the pieces are: this has one origin, the first who has the state
+    # ---- the skeleton: it has one origin, the first rank that has the state
 
-    def describer(self, newcomer: int) -> int:
-        """Who tells this newcomer."""
+    def skeleton_source(self, newcomer: int) -> int:
+        """The rank that sends this newcomer the skeleton."""
         host = self.hosts[self.at[newcomer]]
         origin, relay = self.holders[0], host.newcomers[0]
         return origin if relay == newcomer or origin in host.holders else relay
 
-    def told(self, rank: int) -> list[int]:
-        """Whom this member tells."""
+    def skeleton_targets(self, rank: int) -> list[int]:
+        """The ranks to which this member sends the skeleton."""
         here, origin = self.hosts[self.at[rank]], self.holders[0]
         if rank == origin:
             return [*here.newcomers, *(host.newcomers[0] for host in self.hosts if host is not here and host.newcomers)]
