@@ -11,13 +11,15 @@ from __future__ import annotations
 import gc
 import traceback
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from stretto.core.journal import JournalEvent
 
 if TYPE_CHECKING:
+    from stretto.train.batch_controller import BatchCarryover
+    from stretto.train.reporting import ReporterCarryover
     from stretto.train.session import TrainingSession, WorkerProcess
 
 MOST = 16
@@ -35,10 +37,10 @@ class OomCarryover:
     """What outlives the script's frames."""
 
     process: WorkerProcess
-    skeleton: Any
+    skeleton: object
     tensors: list[torch.Tensor]
-    batches: dict[str, Any]
-    reports: dict[str, Any]
+    batches: BatchCarryover
+    reports: ReporterCarryover
     broken: bool
     """The roster could not wait: a part of this worker's gradient was already on its way."""
 
@@ -73,8 +75,8 @@ def carry(session: TrainingSession | None, error: BaseException) -> OomCarryover
         session.process,
         skeleton,
         [tensor.detach().cpu().clone() for tensor in tensors],
-        session.batches.carried(),
-        session.reporter.carried(),
+        session.batches.carryover(),
+        session.reporter.carryover(),
         broken,
     )
     _free(session, error)

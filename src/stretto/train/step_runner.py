@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stretto.core.errors import Broken, ScriptError
 from stretto.core.heartbeat import Activity, Heartbeat
@@ -25,7 +25,7 @@ from stretto.train.entry.agent_channel import NullHeartbeat
 from stretto.train.entry.failpoints import failpoint
 from stretto.train.entry.fingerprint import TorchSettings
 from stretto.train.membership import Left, Membership
-from stretto.train.position import Position
+from stretto.train.position import Directives, Position
 from stretto.train.reduce.preamble import BARRIER, EVALUATION, TRAINING, Place
 from stretto.train.reduce.reducer import Header, ReducedParameters, Reducer
 from stretto.train.reduce.sums import Row, average
@@ -74,11 +74,11 @@ class StepRunner:
     saver: Saver | None
     stopping: bool = field(default=False, init=False)
     """All workers know that the job ends at the next boundary."""
-    last_metrics: Row = field(default_factory=dict, init=False)
+    last_metrics: Row = field(default_factory=dict[str, float], init=False)
     """What the last finished training step logged."""
     _running: bool = field(default=False, init=False)
     """A pass has begun and its exchange is not over."""
-    _digest: list[Any] = field(default_factory=list, init=False)
+    _digest: tuple[int, str] | None = field(default=None, init=False)
     """The step after which a digest was taken, and the digest; compared in the next exchange."""
 
     # ---- steps
@@ -135,7 +135,7 @@ class StepRunner:
         if self.stopping:
             self._save_last()
             raise Stopped(0)
-        directives = self._take_directives()
+        directives = self._follow_directives()
         self.state_sync.at_boundary()
         self._switch_roster()
         if self.saver is not None:
@@ -143,14 +143,14 @@ class StepRunner:
         self.heartbeat.activity(Activity.OUTSIDE)
         seed_all(self.seed, self.position.step, OUTSIDE, 1)
 
-    def run(self, step: Step) -> Iterator[Any]:
+    def run(self, step: Step) -> Iterator[object]:
         """This worker's slices of a step, again from the first whenever the roster breaks, until the pass has happened."""
         if not self.catching_up:
             return self._run(step)
         self.position.open = step
         return self.slice_loop.rerun_evaluation(step)
 
-    def _run(self, step: Step) -> Iterator[Any]:
+    def _run(self, step: Step) -> Iterator[object]:
         self.position.open = step
         while True:
             try:
@@ -180,7 +180,7 @@ class StepRunner:
         self.metrics.report(step)
         self.position.commit(step)
         if self.digest_every and self.position.step % self.digest_every == 0:
-            self._digest = [self.position.step, self.shared.digest(self.position.to_dict())]
+            self._digest = (self.position.step, self.shared.digest(self.position.to_dict()))
         failpoint("committed")
 
     # ---- the boundary
@@ -220,9 +220,9 @@ class StepRunner:
         self.shared.check_plain()
         self.parameters.at_boundary()
 
-    def _take_directives(self) -> dict[str, Any]:
+    def _follow_directives(self) -> Directives:
         """What the chief decided in the last exchange for this boundary."""
-        directives, self.position.directives = self.position.directives, {}
+        directives, self.position.directives = self.position.directives, Directives()
         self.position.save_at = int(directives.get("save", 0))
         if directives:
             self.batches.follow_directive(directives)
@@ -320,13 +320,13 @@ class StepRunner:
             offer=self.membership.seat.offer(),
             rows=step.drain(),
             stop=self.membership.stopping,
-            digest=self._digest,
+            digest=list(self._digest or ()),
             resend=self.state_sync.resend,
         )
         if train and self.membership.chief:
             header.note = self.batches.directive()
         if train and self.saver is not None:
-            header.note = {**header.note, **self.saver.note()}
+            header.note.update(self.saver.note())
         header.parts, header.blob = step.parts, step.pack()
         self.slice_loop.end_pass(train=train)
         step.loader.changes.end()
@@ -371,11 +371,11 @@ class StepRunner:
 
     def _compare_digests(self, headers: list[Header]) -> None:
         """The digests that workers took at the last boundary."""
-        if not self._digest:
+        if self._digest is None:
             return
         workers = self.membership.roster.workers
-        digests = {name: header.digest[1] for name, header in zip(workers, headers, strict=True) if header.digest}
-        step, self._digest = self._digest[0], []
+        digests = {name: str(header.digest[1]) for name, header in zip(workers, headers, strict=True) if header.digest}
+        (step, _), self._digest = self._digest, None
         equal = len(set(digests.values())) == 1
         if self.membership.chief:
             self.reporter.send(Digests(step=step, digests=digests, equal=equal))

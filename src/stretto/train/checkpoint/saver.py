@@ -16,7 +16,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from stretto.train.checkpoint.catalog import check_fence, claim, mark, raise_fen
 from stretto.train.checkpoint.snapshot import Memory, Snapshot
 from stretto.train.checkpoint.storage import CheckpointStorage, Stream, open_storage
 from stretto.train.entry.failpoints import failpoint
+from stretto.train.position import Directives
 
 if TYPE_CHECKING:
     from stretto.train.membership import Membership
@@ -72,7 +73,7 @@ class Save:
     writer: int
     writers: int
     snapshot: Snapshot
-    place: dict[str, Any]
+    place: Mapping[str, Any]
     final: bool
     blocked_s: float
     began: float = field(default_factory=time.monotonic)
@@ -114,7 +115,7 @@ class Saver:
         self._storage: CheckpointStorage = open_storage(config.url)
         self._memory = Memory()
         self._save: Save | None = None
-        self._failed: list[Any] = []
+        self._failed: list[int | str] = []
         self._due_at = time.monotonic() + (config.every_s or 0.0)
         self._skipped = 0
         self._prepared = 0
@@ -128,9 +129,9 @@ class Saver:
 
     # ---- what the exchange carries
 
-    def note(self) -> dict[str, Any]:
+    def note(self) -> Directives:
         """For the header of a training exchange: the chief's order for the next boundary, or a member's bad news."""
-        note: dict[str, Any] = {}
+        note = Directives()
         if self._membership.chief and self._due(self._position.step + 1):
             note["save"] = self._position.step + 1
         if self._failed:
@@ -159,8 +160,8 @@ class Saver:
     def _busy(self) -> bool:
         return self._save is not None and not self._save.over.is_set()
 
-    def receive_notes(self, notes: list[dict[str, Any]]) -> None:
-        """Everybody's notes of an exchange that has happened."""
+    def receive_notes(self, notes: list[Directives]) -> None:
+        """Takes the notes of all members, by rank, after an exchange."""
         self._failed = []
         for note in notes:
             failure = note.get("unsaved")
@@ -169,8 +170,8 @@ class Saver:
 
     # ---- boundaries
 
-    def at_boundary(self, notes: dict[str, Any]) -> None:
-        if notes.get("save") == self._position.step:
+    def at_boundary(self, directives: Directives) -> None:
+        if directives.get("save") == self._position.step:
             self._begin(final=False)
         elif self._position.step and self._prepared != self._membership.roster.number and not self._busy:
             self._prepared = self._membership.roster.number

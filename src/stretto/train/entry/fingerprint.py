@@ -10,7 +10,6 @@ import os
 import platform
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -31,10 +30,10 @@ def machine() -> dict[str, str]:
     }
 
 
-def _tf32(legacy: Callable[[], Any], precision: Callable[[], Any]) -> Callable[[], Any]:
+def _tf32(legacy: Callable[[], object], precision: Callable[[], object]) -> Callable[[], object]:
     """The old switch raises once a script has used the new one."""
 
-    def read() -> Any:
+    def read() -> object:
         try:
             return legacy()
         except RuntimeError:
@@ -43,13 +42,13 @@ def _tf32(legacy: Callable[[], Any], precision: Callable[[], Any]) -> Callable[[
     return read
 
 
-_READ: dict[str, Callable[[], Any]] = {
+_READ: dict[str, Callable[[], object]] = {
     "torch.get_num_threads()": torch.get_num_threads,
     "torch.get_default_dtype()": torch.get_default_dtype,
     "torch.get_float32_matmul_precision()": torch.get_float32_matmul_precision,
     "torch.are_deterministic_algorithms_enabled()": torch.are_deterministic_algorithms_enabled,
 }
-_READ_CUDA: dict[str, Callable[[], Any]] = {
+_READ_CUDA: dict[str, Callable[[], object]] = {
     "torch.backends.cuda.matmul.allow_tf32": _tf32(
         lambda: torch.backends.cuda.matmul.allow_tf32, lambda: torch.backends.cuda.matmul.fp32_precision
     ),
@@ -65,7 +64,7 @@ def settings() -> dict[str, str]:
     return {name: str(read()) for name, read in _readers().items()}
 
 
-def _readers() -> dict[str, Callable[[], Any]]:
+def _readers() -> dict[str, Callable[[], object]]:
     return {**_READ, **_READ_CUDA} if torch.cuda.is_available() else _READ
 
 
@@ -99,11 +98,11 @@ def prepare(threads: int | None = None, *, given: int | None = None) -> list[str
 
 
 class TorchSettings:
-    """A job's settings: free until training begins, then as they are."""
+    """A job's settings of torch: a script may change them until training begins, and not after."""
 
     def __init__(self) -> None:
-        self._readers: list[tuple[str, Callable[[], Any]]] = []
-        self._fixed: list[Any] = []
+        self._readers: list[tuple[str, Callable[[], object]]] = []
+        self._fixed: list[object] = []
 
     def fix(self) -> dict[str, str]:
         """Training begins with what is set now."""
@@ -124,7 +123,7 @@ class TorchSettings:
 
 
 def report_changed(changed: list[str]) -> None:
-    """One line about what was changed for the user."""
+    """Prints one line about the settings that were changed for the user."""
     if changed:
         print(
             f"stretto has called {', '.join(changed)} so that the bits do not depend on the number of workers; to choose "

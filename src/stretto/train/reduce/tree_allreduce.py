@@ -1,4 +1,4 @@
-"""The sum along the fixed tree, over whoever holds which part of it.
+"""The sum along the fixed tree, however its parts are distributed over the workers.
 
 Every worker brings the sums of the complete subtrees in its share. Where each holds exactly one node of one level,
 siblings exchange halves level by level and hand the results back the same way: the bytes of a ring all-reduce. Otherwise
@@ -44,7 +44,7 @@ def segments(length: int, parts: int) -> list[tuple[int, int]]:
 
 
 class TreeAllreduce:
-    """Sums vectors over the members of a group. One at a time; scratch memory is kept from call to call."""
+    """Sums vectors over the members of a group, one at a time. Scratch memory is kept from call to call."""
 
     def __init__(self, group: ProcessGroup, slices: int) -> None:
         self.group = group
@@ -113,7 +113,7 @@ class TreeAllreduce:
             self._swap(mine, theirs, peer)
 
     def _swap(self, give: torch.Tensor, got: torch.Tensor, peer: int) -> None:
-        waits = []
+        waits: list[Callable[[], None]] = []
         if got.numel():
             waits.append(self.group.receive(got, peer))
         if give.numel():
@@ -169,15 +169,15 @@ class TreeAllreduce:
         return left.add_(right)
 
     def all_gather(self, message: bytes) -> list[bytes]:
-        """Everybody's message, by rank."""
+        """The messages of all members, by rank."""
         if self.group.size == 1:
             return [message]
         first = self._round(len(message).to_bytes(8, "little") + message[: HEADER - 8], HEADER)
-        lengths = [int.from_bytes(one[:8], "little") for one in first]
+        lengths = [int.from_bytes(text[:8], "little") for text in first]
         if max(lengths) <= HEADER - 8:
-            return [one[8 : 8 + length] for one, length in zip(first, lengths, strict=True)]
+            return [text[8 : 8 + length] for text, length in zip(first, lengths, strict=True)]
         whole = self._round(message, max(lengths))
-        return [one[:length] for one, length in zip(whole, lengths, strict=True)]
+        return [text[:length] for text, length in zip(whole, lengths, strict=True)]
 
     def _round(self, message: bytes, size: int) -> list[bytes]:
         mine = torch.frombuffer(bytearray(message.ljust(size, b"\0")), dtype=torch.uint8)
