@@ -1,7 +1,7 @@
-"""The batch plan at work in a worker: which batch the next step has, and what is measured.
+"""The batch policy at work in a worker: the batch of the next step, and the measurements behind it.
 
-Everything that the bits depend on (noise scale, progress, the plan's place) is shared state, so newcomers and checkpoints have it.
-Everything that is measured in seconds is not: it decides nothing but what the chief writes into the plan, which all then follow.
+Everything that the bits depend on (noise scale, progress, the plan's place) is shared state, so newcomers and checkpoints get it.
+Measured seconds are not: they only decide what the chief writes into the plan, which all members then follow.
 A job with a fixed batch and no learning-rate rule measures nothing and shares nothing.
 """
 
@@ -79,9 +79,9 @@ class BatchController:
         self._chosen: frozenset[int] = frozenset()
         self._stride = 1
         self._finite = True
-        """Of the last pass: what the optimizer's step that follows it depends on."""
+        """Whether the last pass's gradient is finite: the optimizer's step depends on it."""
         self._whole = True
-        """Of all passes of the step so far."""
+        """Whether the gradients of all passes of this step are finite so far."""
         self._sampling = Sampling()
         self._replay: Replay | None = None
         self._handles: list[RemovableHandle] = []
@@ -100,6 +100,7 @@ class BatchController:
         return self._policies.get(loader.number)
 
     def use(self, loader: Loader, policy: Policy) -> None:
+        """Decides the batches of a training loader by this policy."""
         if not loader.train:
             return
         self._check_mean(loader, policy, self.rule)
@@ -108,7 +109,7 @@ class BatchController:
         self._since[number], self._largest[number], self._parts[number], self._room[number] = 0, 0, 1, None
 
     def follow(self, lr_rule: LrRule) -> None:
-        """The rule of all optimizers: there is one batch, so there is one rule."""
+        """Sets the rule of all optimizers: there is one batch, so there is one rule."""
         rule = rule_of(lr_rule)
         if self.rule is not None and rule != self.rule:
             raise ScriptError(
@@ -160,7 +161,7 @@ class BatchController:
         self._shared.add({NAME: self})
 
     def close(self) -> None:
-        """Takes the hooks off, and waits for a fit under config."""
+        """Takes the hooks off, and waits for a fit under way."""
         for handle in self._handles:
             handle.remove()
         if self.rate is not None:
@@ -228,8 +229,8 @@ class BatchController:
         )
 
     def _replayed_parts(self, loader: Loader, parts: int) -> int:
-        """The parts of a replayed step. More than memory is known to ask for: the run before ran out of it in this step, and the
-        state, which the digest is of, learns now what it learned then."""
+        """The parts of a replayed step. Where they are more than memory is known to need, the recorded run ran out of memory in
+        this step: the state, and so its digest, learns this here as it did there."""
         number, count = loader.number, loader.next_count()
         if parts <= parts_for(loader.batch, slices=loader.slices, room=self._room[number]):
             return parts

@@ -169,7 +169,7 @@ class Job:
         """
         self._session.check_open("job.loader")
         refuse_words(positional, others)
-        given = arguments(
+        loader_arguments = arguments(
             dataset,
             batch_size=batch_size,
             slices=slices,
@@ -190,7 +190,7 @@ class Job:
                 pin_memory=pin_memory,
             ),
         )
-        return self._session.add_loader(given, metrics)
+        return self._session.add_loader(loader_arguments, metrics)
 
     def epochs(self, count: int) -> Iterator[int]:
         """The epochs from the job's present one on: a newcomer begins in the epoch of the others."""

@@ -164,7 +164,7 @@ class Membership:
         self.channel.send(PreparedMessage(number=roster.number))
 
     def _unbuilt(self, roster: Roster, error: Broken) -> None:
-        """Gives the plan up. A newcomer does so at once: the leader then plans without it, and nobody has stopped."""
+        """Gives the plan up. A newcomer does so at once: the leader then plans without it, and no member has stopped."""
         assert self.channel is not None
         with self._changed:
             if self.seat.tick is not None and roster.joined:

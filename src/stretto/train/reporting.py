@@ -59,13 +59,13 @@ class AgentReporter:
         """Reported again after a rescue: the chief that had to report it may have died."""
         self._stepped_at = time.monotonic()
         self._own_s = 0.0
-        """Seconds that the script has spent between sweeps over its loaders: they are no pause, whatever changes meanwhile."""
+        """Seconds that the script has spent between sweeps over its loaders. They do not count as a pause."""
         self._left_at: float | None = None
         """When the last sweep ended, between two sweeps."""
         self._ended_at = self._clock()
         """When the last step ended. Pauses are counted from there."""
         self._pauses: dict[int, float] = {}
-        """Rosters that this worker has switched to since then, and when the step before them ended."""
+        """Rosters that this worker has switched to since then, each with the time at which the step before it ended."""
         self._order = (-1, -1)
         """The loader and epoch whose order of samples the agent knows of."""
 
@@ -85,6 +85,7 @@ class AgentReporter:
         return (time.monotonic() if self._left_at is None else self._left_at) - self._own_s
 
     def sweep_begins(self) -> None:
+        """A loop over a loader begins: the script's own time ends."""
         if self._left_at is not None:
             self._own_s += time.monotonic() - self._left_at
             self._left_at = None
@@ -95,7 +96,7 @@ class AgentReporter:
             self._left_at = time.monotonic()
 
     def _step_ended(self) -> None:
-        """The first step after a change tells how long it took from the end of the last one before."""
+        """After the first step that follows a change: reports the pause since the end of the step before the change."""
         now = self._clock()
         for number, since in self._pauses.items():
             self.send(ResumedMessage(number=number, pause_ms=round((now - since) * 1e3, 3)))
@@ -138,6 +139,7 @@ class AgentReporter:
         )
 
     def loader(self, loader: Loader) -> None:
+        """Describes a loader to the agent, which checks the coverage of its samples."""
         if self._membership.first_of_agent:
             self.send(
                 LoaderLine(

@@ -127,11 +127,11 @@ class TrainingSession:
                 "with stretto.join(...)"
             )
 
-    def add_loader(self, given: Arguments, metrics: Mapping[str, object] | None) -> Loader:
+    def add_loader(self, arguments: Arguments, metrics: Mapping[str, object] | None) -> Loader:
         """Makes a loader."""
-        position = LoaderPosition(given.policy.reference)
+        position = LoaderPosition(arguments.policy.reference)
         loader = Loader(
-            given,
+            arguments,
             number=len(self.loaders),
             seed=self.seed,
             position=position,
@@ -140,9 +140,9 @@ class TrainingSession:
             begin=self._begin_sweep,
         )
         if metrics:
-            loader.torchmetrics = self.metric_states.take(dict(metrics), loader.number, train=given.train, share=self.share)
-        self.batches.use(loader, given.policy)
-        self.slices = given.slices
+            loader.torchmetrics = self.metric_states.take(dict(metrics), loader.number, train=arguments.train, share=self.share)
+        self.batches.use(loader, arguments.policy)
+        self.slices = arguments.slices
         self.loaders.append(loader)
         self.position.loaders.append(position)
         self.resources.callback(loader.close)

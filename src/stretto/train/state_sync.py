@@ -372,12 +372,12 @@ class CatchUp:
 
     def finish(self, load: Callable[[object, list[torch.Tensor]], None]) -> bool:
         """Puts the state back. False if large tensors were changed, so that it has to come once more."""
-        if not all(given.intact for given in self._given):
+        if not all(tensor.intact for tensor in self._given):
             return False
         skeleton, tensors = self._flatten()
         changed = skeleton != self._skeleton or len(tensors) != len(self._given)
-        if changed or not all(given.same(now) for given, now in zip(self._given, tensors, strict=True)):
-            load(self._skeleton, [given.tensor if given.copy is None else given.copy for given in self._given])
+        if changed or not all(tensor.same(now) for tensor, now in zip(self._given, tensors, strict=True)):
+            load(self._skeleton, [tensor.tensor if tensor.copy is None else tensor.copy for tensor in self._given])
         return True
 
 

@@ -1,9 +1,13 @@
-"""A step, from its boundary to its commit. What the parts do is in their own files.
+"""A step, from its boundary to its commit. The first section of `StepRunner` reads from top to bottom:
 
-`training_steps`: at the boundary the chief's directives are followed, rosters switch, newcomers get the state and checkpoints
-are taken; the batch is decided; the script gets the step. `run`, inside the script's loop over the step: this worker's slices, the
-exchange, and all of it again if the roster breaks. Then the script's optimizer has its turn, and the step is committed when the
-script comes back.
+1. `_boundary`: follows the chief's directives, switches rosters, sends newcomers the state, takes checkpoints.
+2. `_next_step`: decides the batch. The script gets the step.
+3. `_run`, inside the script's loop over the step: computes this worker's slices and exchanges the results, and repeats both if the
+   roster breaks or a worker has cut the pass differently.
+4. The script's optimizer steps.
+5. `_commit`, when the script comes back for the next step.
+
+What the parts do in detail is in their own files.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ if TYPE_CHECKING:
 OUTSIDE = 1 << 20
 """Stands for the slice in the random numbers of the code after a step's slices."""
 LAST_SAVES = 3
-"""How often the checkpoint before an orderly end is tried when workers die during it."""
+"""Attempts at the checkpoint before an orderly end, where workers die during it."""
 
 
 class Stopped(Left):
@@ -52,7 +56,7 @@ class Stopped(Left):
 
 @dataclass(slots=True, kw_only=True)
 class StepRunner:
-    """Runs the steps of one worker, one at a time. Alone in advancing the position."""
+    """Runs the steps of one worker, one at a time. Only the runner advances the position."""
 
     seed: int
     slices: int
@@ -81,7 +85,7 @@ class StepRunner:
     _digest: tuple[int, str] | None = field(default=None, init=False)
     """The step after which a digest was taken, and the digest; compared in the next exchange."""
 
-    # ---- steps
+    # ---- a step, from its boundary to its commit
 
     def training_steps(self, loader: Loader) -> Iterator[Step]:
         """The steps of a training loader's present epoch."""
@@ -106,27 +110,6 @@ class StepRunner:
         self.metrics.epoch_done()
         self.reporter.epoch_done(loader)
 
-    def evaluation_steps(self, loader: Loader) -> Iterator[Step]:
-        """The steps of one evaluation."""
-        loader.position.rewind()
-        while count := loader.next_count():
-            step = Step(loader, index=loader.step, epoch=loader.epoch, first=loader.consumed, count=count)
-            self.position.open = step
-            yield step
-            self.reporter.evaluated()
-            if not step.passes:
-                self._check_script()
-            loader.position.advance(count)
-
-    def _next_step(self, loader: Loader) -> Step | None:
-        """The next step, with the batch that was decided for it; None at the end of the epoch."""
-        self.batches.apply(loader)
-        count = loader.next_count()
-        if not count:
-            return None
-        parts = self.batches.parts(loader)
-        return Step(loader, index=self.position.step, epoch=loader.epoch, first=loader.consumed, count=count, parts=parts)
-
     def _boundary(self) -> None:
         """Between two training steps: the job stops here, rosters switch, newcomers get the state, checkpoints are taken."""
         self.settle()
@@ -142,6 +125,15 @@ class StepRunner:
             self.saver.at_boundary(directives)
         self.heartbeat.activity(Activity.OUTSIDE)
         seed_all(self.seed, self.position.step, OUTSIDE, 1)
+
+    def _next_step(self, loader: Loader) -> Step | None:
+        """The next step, with the batch that was decided for it; None at the end of the epoch."""
+        self.batches.apply(loader)
+        count = loader.next_count()
+        if not count:
+            return None
+        parts = self.batches.parts(loader)
+        return Step(loader, index=self.position.step, epoch=loader.epoch, first=loader.consumed, count=count, parts=parts)
 
     def run(self, step: Step) -> Iterator[object]:
         """This worker's slices of a step, again from the first whenever the roster breaks, until the pass has happened."""
@@ -183,6 +175,18 @@ class StepRunner:
             self._digest = (self.position.step, self.shared.digest(self.position.to_dict()))
         failpoint("committed")
 
+    def evaluation_steps(self, loader: Loader) -> Iterator[Step]:
+        """The steps of one evaluation."""
+        loader.position.rewind()
+        while count := loader.next_count():
+            step = Step(loader, index=loader.step, epoch=loader.epoch, first=loader.consumed, count=count)
+            self.position.open = step
+            yield step
+            self.reporter.evaluated()
+            if not step.passes:
+                self._check_script()
+            loader.position.advance(count)
+
     # ---- the boundary
 
     @property
@@ -212,7 +216,7 @@ class StepRunner:
             )
 
     def _check_script(self) -> None:
-        """What a script must not do, noticed at the next boundary."""
+        """Refuses what a script must not do within a step; called at the next boundary."""
         step, self.position.open = self.position.open, None
         if step is not None:
             step.check_finished()
@@ -260,7 +264,7 @@ class StepRunner:
         self.heartbeat.activity(Activity.WAITING)
         self.membership.failed()
         failure = self.reducer.settle()
-        if isinstance(failure, Left):  # it was found to stand elsewhere, and the others were faster to break up: it goes
+        if isinstance(failure, Left):  # this worker stands elsewhere, and the others have left the roster first
             raise failure
         roster = self.membership.rescue()
         self._enter_group()
@@ -268,7 +272,7 @@ class StepRunner:
         self.reporter.repeat_commit()
 
     def _save_last(self) -> None:
-        """All members end at this boundary: a checkpoint of it first. Again with the survivors if somebody dies meanwhile."""
+        """Saves a checkpoint before all members end at this boundary; again with the survivors if a member dies meanwhile."""
         for _ in range(LAST_SAVES):
             if self.saver is None or self.saver.last():
                 return
@@ -313,7 +317,7 @@ class StepRunner:
         step.begin_pass()
 
     def _header(self, step: Step) -> Header:
-        """What this worker tells the others in the exchange."""
+        """What this worker sends to the others in the exchange."""
         train = step.loader.train
         self.heartbeat.activity(Activity.EXCHANGE)
         header = Header(
@@ -335,7 +339,7 @@ class StepRunner:
         return header
 
     def _same_cut(self, step: Step, headers: list[Header]) -> bool:
-        """Whether all workers have taken the pass apart alike. It is repeated where they have not."""
+        """Whether all workers have cut the pass alike. It is repeated where they have not."""
         return not any(header.again or header.resend or header.parts != step.parts for header in headers)
 
     def _end_pass(self, step: Step, header: Header, headers: list[Header]) -> None:
@@ -359,7 +363,7 @@ class StepRunner:
         step.metrics = {**average(rows, dict(enumerate(step.units())), self.slices * step.parts), **step.metrics}
 
     def _undo_pass(self, step: Step, headers: list[Header]) -> None:
-        """The pass was taken apart wrongly somewhere: it is repeated with what all workers have learnt."""
+        """A worker has cut the pass differently: it is repeated with what all workers have learnt."""
         self.reducer.undo(headers)
         behind = [rank for rank, header in enumerate(headers) if header.resend]
         if behind:
@@ -370,7 +374,7 @@ class StepRunner:
             self.batches.agree(step, parts)
 
     def _compare_digests(self, headers: list[Header]) -> None:
-        """The digests that workers took at the last boundary."""
+        """Compares the digests that the workers took after the last step."""
         if self._digest is None:
             return
         workers = self.membership.roster.workers
@@ -385,7 +389,7 @@ class StepRunner:
             )
 
     def barrier(self) -> None:
-        """An exchange without numbers: nobody goes on before all members are here."""
+        """An exchange without numbers: no member goes on before all are here."""
         if self.catching_up:
             return
         while True:

@@ -1,4 +1,4 @@
-"""What a storage holds: complete checkpoints, leftovers, whose it is, and what may be deleted. No torch here."""
+"""The contents of a storage: complete checkpoints and leftovers, the run that owns it, and what may be deleted. No torch here."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def verify(storage: CheckpointStorage, manifest: Manifest) -> None:
 def choose(storage: CheckpointStorage, *, step: int | None = None, final: bool = False) -> CheckpointEntry | None:
     """The checkpoint to go on from: the last complete one, or that of a step. None where there has never been one.
 
-    With `final` that of the finished job counts as well. A damaged one is never passed over in silence.
+    With `final` that of the finished job counts as well. A damaged one is never skipped silently.
     """
     candidates = sorted(
         (entry for entry in entries(storage) if final or not entry.final), key=lambda entry: (entry.step, entry.final)
@@ -213,8 +213,8 @@ def check_fence(storage: CheckpointStorage, *, life: int, roster: int) -> None:
 def tidy(storage: CheckpointStorage, *, keep: int, newest: Manifest) -> list[int]:
     """Deletes what is no longer needed once `newest` is complete; the steps of the deleted.
 
-    Kept are `newest` and the complete ones before it, `keep` in all, besides the final one. Leftovers go, and so does what an
-    earlier life of the run had beyond this step: it has been replaced. What others are writing meanwhile stays.
+    Keeps `newest` and the complete ones before it, `keep` in all, and the final one. Deletes leftovers, and what an earlier life of
+    the run had beyond this step. What others are writing meanwhile stays.
     """
     every = [entry for entry in entries(storage) if not _under_way(storage, entry, newest) and not _foreign(entry, newest)]
     older = [entry for entry in every if entry.complete and not entry.final and entry.step < newest.step]
@@ -229,7 +229,7 @@ def tidy(storage: CheckpointStorage, *, keep: int, newest: Manifest) -> list[int
 
 
 def _foreign(entry: CheckpointEntry, newest: Manifest) -> bool:
-    """Another run's: somebody has put it there, and it is not ours to delete."""
+    """Whether this is a checkpoint of another run, which is not ours to delete."""
     return entry.manifest is not None and entry.manifest.run_id != newest.run_id
 
 

@@ -96,7 +96,7 @@ def identify(
 
 @dataclass(frozen=True, slots=True)
 class StateShare:
-    """What one writer's shard will have, before anything is copied."""
+    """The contents of one writer's shard, before anything is copied."""
 
     tensors: tuple[Tensor, ...]
     pieces: tuple[Piece, ...]
@@ -111,13 +111,13 @@ class StateShare:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What one worker will write."""
+    """What one worker will write: its share of the state as of one boundary."""
 
     skeleton: object
     tensors: tuple[Tensor, ...]
     pieces: tuple[Piece, ...]
     image: torch.Tensor
-    """The file's bytes, header and all. They lie in the reused memory, from a page's beginning: good until the next snapshot."""
+    """The bytes of the file, header and all, in the reused memory from the beginning of a page: valid until the next snapshot."""
 
 
 class Memory:
@@ -128,7 +128,7 @@ class Memory:
         self._making: threading.Thread | None = None
 
     def prepare(self, skeleton: object, tensors: list[torch.Tensor], *, writer: int, writers: int) -> None:
-        """Makes the memory in the background: its first touch costs more than all later copies, and nobody should wait for it."""
+        """Makes the memory in the background: its first touch costs more than all later copies, and would hold up training."""
         size = _share(skeleton, tensors, writer=writer, writers=writers).bytes
         if self._memory.numel() < size and self._making is None:
             self._making = threads.start(self._make, size, name="stretto-save-memory")
@@ -170,5 +170,5 @@ def _share(skeleton: object, tensors: list[torch.Tensor], *, writer: int, writer
 
 
 def _pages(size: int) -> torch.Tensor:
-    """Memory of its own that begins at a page, as direct writes need, and goes back to the system when it is freed."""
+    """Memory that begins at a page, as direct writes need, and goes back to the system when it is freed."""
     return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)

@@ -1,11 +1,11 @@
 """Where checkpoints lie: a folder of this machine, or any place that fsspec can write to.
 
-Two levels only, folders and files. `put` is all or nothing: readers see the old content, the new one, or no file. Locally
+There are two levels only, folders and files. `put` is all or nothing: readers see the old content, the new one, or no file. Locally
 that is a rename after fsync of the file and of its folder; elsewhere it is one upload, which object stores make visible as a whole.
 
 Large local files are written past the page cache (O_DIRECT): copying gigabytes into it, and having the kernel write them out from
-there, costs more CPU than all the rest of a save, and on a machine that trains all of it is taken from training. It also keeps the
-cache for the data that training reads.
+there, costs more CPU than the rest of a save, all of it taken from training. It also keeps the cache for the data that training
+reads.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class LocalStorage:
         return LocalStream(self.root / folder / name, direct=size >= DIRECT_BYTES)
 
     def put(self, folder: str, name: str, data: bytes, *, durable: bool = False) -> None:
-        """A durable file is on the disk when this returns, and so is everything that was closed in its folder before."""
+        """A durable file is on the disk when this returns, as is everything that was closed in its folder before."""
         path = self.root / folder / name
         temporary = path.with_name(f".{name}.{uuid.uuid4().hex[:8]}")
         try:
@@ -166,7 +166,7 @@ class LocalStream:
             data = data[self._write(data) :]
 
     def _write(self, data: memoryview) -> int:
-        """As much as goes at once. The odd end of a file goes through the cache, and so does all that a file system wants there."""
+        """Writes as much as possible at once. The odd end of a file goes through the cache, as does what a file system refuses."""
         if self.direct:
             whole = len(data) - len(data) % BLOCK
             if whole:

@@ -1,7 +1,7 @@
-"""What changes bits besides the script: the machine and its versions, which stay as they are, and torch's settings, which a script
-may choose until training begins.
+"""What changes bits besides the script: the machine and its versions, which are fixed, and torch's settings, which a script may
+choose until training begins.
 
-Everything goes by its Python name, so that a difference can be looked up and mended.
+Each has its Python name, so that a difference can be looked up and mended.
 """
 
 from __future__ import annotations
@@ -73,16 +73,16 @@ def fingerprint() -> dict[str, str]:
     return {**machine(), **settings()}
 
 
-def prepare(threads: int | None = None, *, given: int | None = None) -> list[str]:
+def prepare(threads: int | None = None, *, launched_with: int | None = None) -> list[str]:
     """The settings that bits independent of the number of workers need. The calls that changed something, as text.
 
-    `threads` is what the script asks for, `given` what its launcher has set already. What a script has chosen itself before it
-    joins stays.
+    `threads` is what the script asks for, `launched_with` what its launcher has set. What a script has chosen
+    before it joins stays.
     """
     changed: list[str] = []
     before = torch.get_num_threads()
-    chosen = before != (given if given is not None else _threads_at_import)
-    wanted = threads or (before if chosen else given or 1)
+    chosen = before != (launched_with if launched_with is not None else _threads_at_import)
+    wanted = threads or (before if chosen else launched_with or 1)
     if before != wanted:
         torch.set_num_threads(wanted)
         if threads is None:

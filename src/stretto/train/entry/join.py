@@ -49,13 +49,13 @@ def join(seed: int = 0, *, threads: int | None = None) -> Job:
     seed = operator.index(seed)
     if _carried is not None:
         carried, _carried = _carried, None
-        prepare(threads, given=carried.process.options.get("threads"))
+        prepare(threads, launched_with=carried.process.options.get("threads"))
         return _begin(TrainingSession(carried.process, seed=seed, changed=[], carried=carried))
     if _session is not None:
         _close_earlier(_session)
     _check_models()
     options: WorkerOptions = json.loads(os.environ.get("STRETTO_OPTIONS", "{}"))
-    changed = prepare(threads, given=options.get("threads"))
+    changed = prepare(threads, launched_with=options.get("threads"))
     process = _worker_process(options)
     job = _begin(TrainingSession(process, seed=seed, changed=changed))
     if process.channel is not None:

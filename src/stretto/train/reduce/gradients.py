@@ -201,7 +201,7 @@ class Gradients:
             return
         raise ScriptError(
             f"the gradient of a parameter of shape {tuple(parameter.shape)} was changed inside the loop over the slices: there it "
-            "is the gradient of one slice only; op clip_grad_norm_, unscale_ and the like after the loop, where p.grad "
+            "is the gradient of one slice only; move clip_grad_norm_, unscale_ and the like after the loop, where p.grad "
             "is the gradient of the whole batch"
         )
 

@@ -93,7 +93,7 @@ class Header:
 
 
 class Reducer:
-    """Works for one group at a time; `join` ops it to another."""
+    """Works for one group at a time; `join` moves it to another."""
 
     def __init__(self, slices: int) -> None:
         self.slices = slices
@@ -111,7 +111,7 @@ class Reducer:
         """Whether a NaN or an infinity in the gradient is looked for."""
         self._norms: list[torch.Tensor] = []
         self._train = True
-        """Whether this pass has gradients; buffers may op in an evaluation too."""
+        """Whether this pass has gradients; buffers may move in an evaluation too."""
 
     @property
     def share(self) -> Span:
