@@ -37,7 +37,21 @@ _HOMES = {
 }
 """Where the public names live. They are loaded on first use, so that the command line's help loads no torch."""
 
-__all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "LEGW",
+    "AdaScale",
+    "Adaptive",
+    "Client",
+    "Job",
+    "LinearScale",
+    "PerWorker",
+    "SqrtScale",
+    "StrettoError",
+    "join",
+    "on_load",
+    "on_save",
+    "should_stop",
+]
 
 
 def __getattr__(name: str) -> object:
@@ -47,4 +61,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted(__all__)

@@ -10,6 +10,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable
+from typing import Protocol, cast
 
 import torch
 
@@ -17,6 +18,12 @@ from stretto.core.errors import ScriptError
 
 _threads_at_import = torch.get_num_threads()
 """A script that has another number when it joins has chosen it."""
+
+
+class _Deterministic(Protocol):
+    """torch.utils.deterministic, whose property torch's types do not know."""
+
+    fill_uninitialized_memory: bool
 
 
 def machine() -> dict[str, str]:
@@ -89,7 +96,7 @@ def prepare(threads: int | None = None, *, launched_with: int | None = None) -> 
             changed.append(f"torch.set_num_threads({wanted}) (it was {before})")
     if not torch.are_deterministic_algorithms_enabled():
         torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        cast("_Deterministic", torch.utils.deterministic).fill_uninitialized_memory = False
         changed.append("torch.use_deterministic_algorithms(True, warn_only=True)")
     if torch.backends.cudnn.benchmark:
         torch.backends.cudnn.benchmark = False
