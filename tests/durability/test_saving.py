@@ -358,12 +358,12 @@ def pour(self, save, image, stream):
     time.sleep(0.3)
     return real(self, save, image, stream)
 saver.Saver._pour = pour
-take = snapshot.Memory.take
+reserve = snapshot.Memory.reserve
 def counted(self, size):
-    got = take(self, size)
+    got = reserve(self, size)
     made.append(got.data_ptr())
     return got
-snapshot.Memory.take = counted
+snapshot.Memory.reserve = counted
 import os
 leave = saver.Saver.leave
 def told(self):

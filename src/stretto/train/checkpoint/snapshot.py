@@ -137,7 +137,7 @@ class Memory:
         self._memory = torch.empty(0, dtype=torch.uint8)
         self._memory = _pages(size).zero_()
 
-    def _reserve(self, size: int) -> torch.Tensor:
+    def reserve(self, size: int) -> torch.Tensor:
         if self._making is not None:
             self._making.join()
             self._making = None
@@ -149,7 +149,7 @@ class Memory:
     def snapshot(self, skeleton: object, tensors: list[torch.Tensor], *, writer: int, writers: int) -> Snapshot:
         """Copies this writer's share. This is the part that training waits for."""
         share = _share(skeleton, tensors, writer=writer, writers=writers)
-        image = self._reserve(share.bytes)
+        image = self.reserve(share.bytes)
         place = len(share.header)
         image[:place].copy_(torch.frombuffer(bytearray(share.header), dtype=torch.uint8))
         for piece, size in zip(share.pieces, share.sizes, strict=True):
