@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from stretto.batching.batch_policies import Adaptive as Adaptive
@@ -37,14 +37,28 @@ _HOMES = {
 }
 """Where the public names live. They are loaded on first use, so that the command line's help loads no torch."""
 
-__all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "LEGW",
+    "AdaScale",
+    "Adaptive",
+    "Client",
+    "Job",
+    "LinearScale",
+    "PerWorker",
+    "SqrtScale",
+    "StrettoError",
+    "join",
+    "on_load",
+    "on_save",
+    "should_stop",
+]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'stretto' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted(__all__)

@@ -181,11 +181,11 @@ def test_the_odd_one_of_workers_that_all_wait_is_restarted_and_the_job_goes_on(l
             """
         import stretto.train.reduce.tree_allreduce as exchange
         if WORKER == "w1":
-            tell = exchange.TreeAllreduce.tell
+            tell = exchange.TreeAllreduce.all_gather
             def stuck(self, *args, **kwargs):
                 if job.step == 5: time.sleep(1000)
                 return tell(self, *args, **kwargs)
-            exchange.TreeAllreduce.tell = stuck
+            exchange.TreeAllreduce.all_gather = stuck
     """,
             epochs=4,
         ),

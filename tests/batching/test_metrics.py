@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,9 +41,9 @@ def test_what_is_left_is_what_will_be_trained():
 )
 def test_the_range_is_one_that_a_goodput_model_takes(policy: Policy, expected: dict[str, Any]):
     found = range_of(policy, batch=64, reference=256, slices=8)
-    assert found == expected
+    assert found == BatchRange(**expected)
     speeds = ThroughputModel(0.01, 0.001, 0.0, 0.0, 0.03, 0.0, 1.0)
-    model = GoodputModel(speeds, 1.0, 2.0, BatchRange(**found, slices=8))
+    model = GoodputModel(speeds, 1.0, 2.0, replace(found, slices=8))
     assert model.sane
     assert model.choose(nodes=1, workers=2).goodput > 0
 

@@ -1,7 +1,7 @@
-"""The batch plan at work in a worker: which batch the next step has, and what is measured.
+"""The batch policy at work in a worker: the batch of the next step, and the measurements behind it.
 
-Everything that the bits depend on (noise scale, progress, the plan's place) is shared state, so newcomers and checkpoints have it.
-Everything that is measured in seconds is not: it decides nothing but what the chief writes into the plan, which all then follow.
+Everything that the bits depend on (noise scale, progress, the plan's place) is shared state, so newcomers and checkpoints get it.
+Measured seconds are not: they only decide what the chief writes into the plan, which all members then follow.
 A job with a fixed batch and no learning-rate rule measures nothing and shares nothing.
 """
 
@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from stretto.batching.batch_policies import Adaptive, BatchDecision, Fixed, Policy, Situation, next_batch, parts_for
 from stretto.batching.grad_norms import GradNorms, Meter
@@ -23,13 +25,13 @@ from stretto.batching.recorded_batches import Replay
 from stretto.batching.step_timing import RunConfig, StepTiming
 from stretto.core.errors import ScriptError
 from stretto.core.journal import JournalEvent, Plan
-from stretto.train.reporting import left_of
+from stretto.train.position import Directives, Position
+from stretto.train.reporting import BatchFields, left_of
 
 if TYPE_CHECKING:
     from stretto.train.data.loader import Loader
     from stretto.train.data.step import Step
     from stretto.train.membership import Membership
-    from stretto.train.position import Position
     from stretto.train.reduce.reducer import Header, Reducer
     from stretto.train.reporting import AgentReporter
     from stretto.train.sharing.shared_objects import SharedObjects
@@ -37,8 +39,18 @@ if TYPE_CHECKING:
 NAME = "stretto.batching"
 
 
+@dataclass(frozen=True, slots=True)
+class BatchCarryover:
+    """What a script that is started again in this process needs besides the shared state. By the loader's number."""
+
+    parts: dict[int, int]
+    room: dict[int, int | None]
+    announced: dict[int, tuple[int, int]]
+    speed: StepTiming
+
+
 class BatchController:
-    """One for each job. `start` is called once everything is shared; the rest at the edges of passes and steps."""
+    """Decides the batches of one job and measures what they are decided from. `start` is called once everything is shared."""
 
     def __init__(
         self, *, position: Position, membership: Membership, reporter: AgentReporter, shared: SharedObjects, loaders: list[Loader]
@@ -67,12 +79,12 @@ class BatchController:
         self._chosen: frozenset[int] = frozenset()
         self._stride = 1
         self._finite = True
-        """Of the last pass: what the optimizer's step that follows it depends on."""
+        """Whether the last pass's gradient is finite: the optimizer's step depends on it."""
         self._whole = True
-        """Of all passes of the step so far."""
+        """Whether the gradients of all passes of this step are finite so far."""
         self._sampling = Sampling()
         self._replay: Replay | None = None
-        self._handles: list[Any] = []
+        self._handles: list[RemovableHandle] = []
         self._slice_s: dict[str, float] = {}
         self._spent = [0.0, 0, 0.0]
         self.breakdown: dict[str, float] = {}
@@ -88,6 +100,7 @@ class BatchController:
         return self._policies.get(loader.number)
 
     def use(self, loader: Loader, policy: Policy) -> None:
+        """Decides the batches of a training loader by this policy."""
         if not loader.train:
             return
         self._check_mean(loader, policy, self.rule)
@@ -96,7 +109,7 @@ class BatchController:
         self._since[number], self._largest[number], self._parts[number], self._room[number] = 0, 0, 1, None
 
     def follow(self, lr_rule: LrRule) -> None:
-        """The rule of all optimizers: there is one batch, so there is one rule."""
+        """Sets the rule of all optimizers: there is one batch, so there is one rule."""
         rule = rule_of(lr_rule)
         if self.rule is not None and rule != self.rule:
             raise ScriptError(
@@ -110,9 +123,9 @@ class BatchController:
         """The noise scale, and all that follows it, is that of a mean: a sum's gradient grows with the batch."""
         if loader.reduction == "mean" or (isinstance(policy, Fixed) and rule is None):
             return
-        asked = f"lr_rule={rule!r}" if rule is not None else f"batch_size={policy!r}"
+        argument = f"lr_rule={rule!r}" if rule is not None else f"batch_size={policy!r}"
         raise ScriptError(
-            f"reduction='sum' and {asked}: the noise scale and the learning rate's rules are those of a mean, and a "
+            f"reduction='sum' and {argument}: the noise scale and the learning rate's rules are those of a mean, and a "
             "sum grows with the batch; let the loss be a mean (reduction='mean'), or keep a fixed batch without "
             "a rule"
         )
@@ -148,7 +161,7 @@ class BatchController:
         self._shared.add({NAME: self})
 
     def close(self) -> None:
-        """Takes the hooks off, and waits for a fit under config."""
+        """Takes the hooks off, and waits for a fit under way."""
         for handle in self._handles:
             handle.remove()
         if self.rate is not None:
@@ -159,12 +172,12 @@ class BatchController:
         adaptive = next((policy for policy in self._policies.values() if isinstance(policy, Adaptive)), None)
         if self.rule is None and adaptive is None:
             return
-        asked = f"lr_rule={self.rule!r}" if self.rule is not None else f"batch_size={adaptive!r}"
+        argument = f"lr_rule={self.rule!r}" if self.rule is not None else f"batch_size={adaptive!r}"
         raise ScriptError(
-            f"{asked} follows the gradients of an optimizer and none is shared: pass it to job.share(model=..., optimizer=...)"
+            f"{argument} follows the gradients of an optimizer and none is shared: pass it to job.share(model=..., optimizer=...)"
         )
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         assert self.noise is not None and self.rate is not None
         numbers = sorted(self._policies)
         return {
@@ -216,8 +229,8 @@ class BatchController:
         )
 
     def _replayed_parts(self, loader: Loader, parts: int) -> int:
-        """The parts of a replayed step. More than memory is known to ask for: the run before ran out of it in this step, and the
-        state, which the digest is of, learns now what it learned then."""
+        """The parts of a replayed step. Where they are more than memory is known to need, the recorded run ran out of memory in
+        this step: the state, and so its digest, learns this here as it did there."""
         number, count = loader.number, loader.next_count()
         if parts <= parts_for(loader.batch, slices=loader.slices, room=self._room[number]):
             return parts
@@ -246,20 +259,20 @@ class BatchController:
             )
         )
 
-    def directive(self) -> dict[str, Any]:
-        """The chief decides for the next boundary what takes measured times to decide."""
+    def directive(self) -> Directives:
+        """The chief decides for the next boundary what depends on measured times."""
         if self.rate is None or self._replay is not None:
-            return {}
-        plans: dict[str, list[Any]] = {}
+            return Directives()
+        plans: dict[str, list[int | str]] = {}
         for loader in self._loaders:
             policy = self._policies.get(loader.number)
             if isinstance(policy, Adaptive):
-                wish = next_batch(policy, self._situation(loader))
-                if (wish.batch, wish.parts) != (loader.batch, self._parts[loader.number]):
-                    plans[str(loader.number)] = [wish.batch, wish.parts, wish.reason]
-        return {"plan": plans} if plans else {}
+                decision = next_batch(policy, self._situation(loader))
+                if (decision.batch, decision.parts) != (loader.batch, self._parts[loader.number]):
+                    plans[str(loader.number)] = [decision.batch, decision.parts, decision.reason]
+        return Directives(plan=plans) if plans else Directives()
 
-    def follow_directive(self, directives: dict[str, Any]) -> None:
+    def follow_directive(self, directives: Directives) -> None:
         """At the boundary, on every worker: what the chief decided there."""
         for number, (batch, parts, reason) in directives.get("plan", {}).items():
             self._decided[int(number)] = BatchDecision(int(batch), int(parts), str(reason))
@@ -321,7 +334,7 @@ class BatchController:
         self._spent[1] += slices
 
     def fill(self, header: Header) -> None:
-        """This worker's part of what everybody is told."""
+        """Adds this worker's measurements to its header."""
         header.spent = [round(self._spent[0], 6), self._spent[1]]
         if self._measured and self.meter is not None:
             header.norms = {str(unit): row for unit, row in self.meter.rows(self._loss_scale()).items()}
@@ -336,13 +349,13 @@ class BatchController:
         self._finite = all(header.finite for header in headers)
         self._whole = self._finite and (self._whole or step.passes == 0)
         if self._measured and self.meter is not None and self.noise is not None:
-            mean = self.meter.norms.squared(scale=self._loss_scale()).tolist()
+            mean = cast("list[float]", self.meter.norms.squared(scale=self._loss_scale()).tolist())
             rows = {int(unit): row for header in headers for unit, row in header.norms.items()}
             sizes = step.units()
             units = sorted(rows)
             self.noise.observe([rows[unit] for unit in units], mean=mean, sizes=[sizes[unit] for unit in units], batch=step.count)
 
-    def _guard(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _guard(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         """A step whose gradient is not finite changes nothing, as a GradScaler would have it."""
         if self._finite:
             return
@@ -358,8 +371,8 @@ class BatchController:
                 return 1.0 if scale is None else scale.double()
         return 1.0
 
-    def committed(self, step: Step, *, step_s: float) -> dict[str, Any]:
-        """The step is over. What its commit says besides."""
+    def committed(self, step: Step, *, step_s: float) -> BatchFields:
+        """The step is over. Returns what its commit says about the batch."""
         number = step.loader.number
         if not self._whole:
             self.skipped += 1
@@ -376,7 +389,7 @@ class BatchController:
         if self.rate is not None:
             self.rate.committed(epochs=step.count / step.loader.source.size, applied=self._whole)
         self._time(step, step_s)
-        fields: dict[str, Any] = {"parts": step.parts, "left": left_of(step, epochs=self._position.epochs)}
+        fields = BatchFields(parts=step.parts, left=left_of(step, epochs=self._position.epochs))
         if self._slice_s:
             fields["slice_s"] = {name: round(seconds, 6) for name, seconds in self._slice_s.items()}
         return fields
@@ -403,7 +416,7 @@ class BatchController:
         self.agree(step, 2 * step.parts)
 
     def agree(self, step: Step, parts: int) -> None:
-        """Everybody cuts the slices of this step, and of later ones, into units of at most this size."""
+        """All workers cut the slices of this step, and of later ones, into this number of parts at least."""
         number = step.loader.number
         part = -(-step.count // step.loader.slices)
         if part <= 1 and parts > 1 and step.parts >= part:
@@ -416,16 +429,15 @@ class BatchController:
         )
 
     def _limit(self, number: int, *, count: int, slices: int, parts: int) -> None:
-        """Of a slice of so many samples, no more than one of these parts is computed at a time from now on."""
+        """From now on one of `parts` parts of a slice is computed at a time; a slice is a `slices`th of `count` samples."""
         part = -(-count // slices)
         self._parts[number], self._room[number] = parts, -(-part // parts)
 
-    def carried(self) -> dict[str, Any]:
-        """What a script that is started again in this process needs besides the shared state."""
-        return {"parts": dict(self._parts), "room": dict(self._room), "told": dict(self._announced), "speed": self.speed}
+    def carryover(self) -> BatchCarryover:
+        return BatchCarryover(dict(self._parts), dict(self._room), dict(self._announced), self.speed)
 
-    def carry_on(self, carried: dict[str, Any]) -> None:
-        self._parts.update(carried["parts"])
-        self._room.update(carried["room"])
-        self._announced.update(carried["told"])
-        self.speed = carried["speed"]
+    def carry_on(self, carried: BatchCarryover) -> None:
+        self._parts.update(carried.parts)
+        self._room.update(carried.room)
+        self._announced.update(carried.announced)
+        self.speed = carried.speed

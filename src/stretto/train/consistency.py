@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Set
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence, Set
+from typing import TYPE_CHECKING, cast
 
 import torch
 
 from stretto.core.errors import Broken, ScriptError
 from stretto.train.membership import Membership, Misplaced
 from stretto.train.position import Position
+from stretto.train.reduce.buffers import modules_of
 from stretto.train.reduce.preamble import Place, Preamble, first_difference, judge, places_text
 from stretto.train.reduce.tree_allreduce import TreeAllreduce
 from stretto.train.script_checks.variables import suspects
@@ -70,7 +71,7 @@ def checksum(tensor: torch.Tensor) -> int:
 
 
 class Consistency:
-    """The checks of one job."""
+    """Hashes of what must be equal on all workers of a job, and the values behind each hash for the message about a difference."""
 
     def __init__(self, shared: SharedObjects, hooks: OptimizerHooks) -> None:
         self._shared = shared
@@ -78,30 +79,30 @@ class Consistency:
         self._changes: dict[str, str] = {}
 
     def checks(self, *, part: int, order: str, changes: dict[str, str]) -> dict[str, str]:
-        """One hash for each kind of thing. `part` is the part of the tensors' bytes whose turn it is."""
+        """A hash for each kind of value. `part` is the part of the tensors' bytes whose turn it is."""
         self._changes = changes
-        hashes = {name: _hash(tell()) for name, tell in self._small().items()}
+        hashes = {name: _hash(read()) for name, read in self._small().items()}
         return {**hashes, SAMPLES: order, TENSORS: f"{part % PARTS}:{self._sum(part % PARTS):x}"}
 
-    def details(self, name: str, *, part: int) -> Any:
-        """What a hash was made of, with names, for the message about a difference."""
+    def details(self, name: str, *, part: int) -> object:
+        """What a hash was made of, with names."""
         if name == TENSORS:
             names = list(self._names())
             return {names[number]: f"{checksum(piece):x}" for number, piece in self._pieces(part % PARTS)}
         if name == ATTRIBUTES:
             return self.attributes()
-        tell = self._small().get(name)
-        return _plain(tell()) if tell is not None else None
+        read = self._small().get(name)
+        return _plain(read()) if read is not None else None
 
-    def attributes(self, *, without: Set[int] = frozenset()) -> dict[str, Any]:
+    def attributes(self, *, without: Set[int] = frozenset()) -> dict[str, dict[str, object]]:
         """Plain attributes of all shared modules, and which of their parameters are trained. `without` leaves out some by id."""
         return {
             f"{shared}.{path}" if path else shared: {**_attributes(module), **_trained(module, without)}
             for shared, root in self._shared.modules
-            for path, module in root.named_modules()
+            for path, module in modules_of(root)
         }
 
-    def _small(self) -> dict[str, Callable[[], Any]]:
+    def _small(self) -> dict[str, Callable[[], object]]:
         return {
             STEPS: lambda: self._hooks.steps,
             SETTINGS: self._settings,
@@ -110,7 +111,7 @@ class Consistency:
             DATASET: lambda: self._changes,
         }
 
-    def _settings(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, object]:
         """Every entry of every parameter group but the parameters."""
         return {
             name: [
@@ -120,14 +121,14 @@ class Consistency:
             if isinstance(optimizer, torch.optim.Optimizer)
         }
 
-    def _states(self) -> dict[str, Any]:
+    def _states(self) -> dict[str, object]:
         return {
             name: _plain(shared_object.state_dict())
             for name, shared_object in self._shared.states.items()
             if not isinstance(shared_object, torch.nn.Module | torch.optim.Optimizer)
         }
 
-    def _attributes(self) -> list[Any]:
+    def _attributes(self) -> list[object]:
         return [
             [_attributes(module), [p is not None and p.requires_grad for p in module._parameters.values()]]
             for _, root in self._shared.modules
@@ -151,7 +152,7 @@ class Consistency:
 
     def _names(self) -> Iterator[str]:
         for shared, root in self._shared.modules:
-            for path, module in root.named_modules():
+            for path, module in modules_of(root):
                 keys = [key for key, tensor in module._parameters.items() if tensor is not None]
                 keys += [
                     key
@@ -197,7 +198,7 @@ class Consistency:
 
 
 class PreambleCheck:
-    """Compares the workers at the beginning of every exchange, before a number was added up."""
+    """Compares the workers at the beginning of each exchange, before any numbers are added up."""
 
     def __init__(self, consistency: Consistency, *, membership: Membership, position: Position, state_sync: StateSync) -> None:
         self._consistency = consistency
@@ -208,7 +209,7 @@ class PreambleCheck:
     def comparison(
         self, place: Place, *, order: str = "", changes: dict[str, str] | None = None
     ) -> Callable[[TreeAllreduce], None] | None:
-        """What compares the workers, on the exchange's thread, with hashes of this moment. None in a roster of one."""
+        """Takes the hashes of this moment, and returns what compares them on the exchange's thread. None in a roster of one."""
         membership, state_sync = self._membership, self._state_sync
         if membership.size == 1:
             return None
@@ -262,7 +263,7 @@ class PreambleCheck:
         return text
 
 
-def _attributes(module: torch.nn.Module) -> dict[str, Any]:
+def _attributes(module: torch.nn.Module) -> dict[str, object]:
     """Plain values that a module keeps beside its tensors."""
     return {key: value for key, value in module.__dict__.items() if type(value) in _SIMPLE and not key.startswith("_")}
 
@@ -273,23 +274,24 @@ def _trained(module: torch.nn.Module, without: Set[int]) -> dict[str, bool]:
     }
 
 
-def _hash(value: Any) -> str:
+def _hash(value: object) -> str:
     """Equal for equal values, whatever the order of keys: a state that was loaded may have another."""
     return hashlib.blake2b(json.dumps(value, default=_plain, sort_keys=True).encode(), digest_size=6).hexdigest()
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """A value as plain JSON: small tensors as their contents, what cannot be compared by its kind."""
     if isinstance(value, dict):
-        return {str(key): _plain(entry) for key, entry in value.items()}
+        return {str(key): _plain(entry) for key, entry in cast("dict[object, object]", value).items()}
     if isinstance(value, list | tuple):
-        shown = value if len(value) <= LONG else [f"{len(value)} entries", *value[-END:]]
+        entries = cast("Sequence[object]", value)
+        shown = entries if len(entries) <= LONG else [f"{len(entries)} entries", *entries[-END:]]
         return [_plain(entry) for entry in shown]
     if isinstance(value, set | frozenset):
-        return sorted(map(str, value))
+        return sorted(map(str, cast("Set[object]", value)))
     if type(value) in _SIMPLE:
         return value
     if isinstance(value, torch.Tensor):
         small = value.nbytes <= SMALL_BYTES and value.layout is torch.strided
-        return value.detach().flatten().tolist() if small else [str(value.dtype), *value.shape]
+        return cast("list[object]", value.detach().flatten().tolist()) if small else [str(value.dtype), *value.shape]
     return f"a {type(value).__name__}"

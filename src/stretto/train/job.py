@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.context import BaseContext
 from types import TracebackType
 from typing import Any
 
@@ -65,7 +66,7 @@ class Job:
 
     @property
     def chief(self) -> bool:
-        """Whether this is the worker that prints, plots and saves: exactly one of the job's, from the first line of the script on.
+        """Whether this is the worker that prints, plots and saves: exactly one per job, from the first line of the script on.
 
         A worker that joins a running job is never chief at the top of its script. When the chief dies during training, another
         worker becomes chief; if it dies before, the worker that replaces it does. After a resume nobody is chief between
@@ -85,7 +86,7 @@ class Job:
 
     @property
     def resumed(self) -> bool:
-        """Whether the job went on from a checkpoint this time, so that files of earlier are to be appended to."""
+        """Whether the job was resumed from a checkpoint, so that its earlier files are to be appended to."""
         return bool(self._session.process.options.get("resume"))
 
     def barrier(self) -> None:
@@ -100,17 +101,17 @@ class Job:
 
     @property
     def state(self) -> JobStateAttributes:
-        """Plain values that every worker holds alike, as attributes: `job.state.best = 0.0`. Set them before training."""
+        """Plain values that are the same on every worker, as attributes: `job.state.best = 0.0`. Set them before training."""
         return self._session.shared.state
 
     @property
     def progress(self) -> float:
-        """Steps of the reference batch that the steps so far are worth: what a schedule should follow when batches change."""
+        """The steps so far, counted in steps of the reference batch: what a schedule should follow when batches change."""
         return self._session.batches.progress
 
-    def share(self, *, lr_rule: LrRule | None = None, **objects: Any) -> None:
-        """What every worker holds alike, by name: modules, optimizers, schedulers, scalers, torchmetrics, dictionaries of plain
-        values and tensors, anything with a state_dict of these. Before the first step.
+    def share(self, *, lr_rule: LrRule | None = None, **objects: object) -> None:
+        """Shares objects that are the same on every worker, by name: modules, optimizers, schedulers, scalers, torchmetrics,
+        dictionaries of plain values and tensors, anything with a state_dict of these. Call it before the first step.
 
         `lr_rule` says how the optimizers' learning rates follow the batch (docs/guides/batching.md).
         """
@@ -120,25 +121,25 @@ class Job:
 
     def loader(
         self,
-        dataset: Any,
+        dataset: object,
         batch_size: int | Policy | None = None,
-        *positional: Any,
+        *positional: object,
         slices: int | None = None,
         train: bool = True,
         tail: str | None = None,
         drop_last: bool | None = None,
         shuffle: bool | None = None,
         reduction: str = "mean",
-        metrics: dict[str, Any] | None = None,
+        metrics: Mapping[str, object] | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         num_workers: int = 0,
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
         worker_init_fn: Callable[[int], None] | None = None,
-        multiprocessing_context: Any = None,
+        multiprocessing_context: str | BaseContext | None = None,
         timeout: float = 0,
         pin_memory: bool = False,
-        **others: Any,
+        **others: object,
     ) -> Loader:
         """Global batches of `batch_size` samples, whatever the number of workers: `for step in loader: for x, y in step: …`.
 
@@ -168,7 +169,7 @@ class Job:
         """
         self._session.check_open("job.loader")
         refuse_words(positional, others)
-        given = arguments(
+        loader_arguments = arguments(
             dataset,
             batch_size=batch_size,
             slices=slices,
@@ -189,10 +190,10 @@ class Job:
                 pin_memory=pin_memory,
             ),
         )
-        return self._session.add_loader(given, metrics)
+        return self._session.add_loader(loader_arguments, metrics)
 
     def epochs(self, count: int) -> Iterator[int]:
-        """The epochs from the job's present one on: a newcomer begins with the others'."""
+        """The epochs from the job's present one on: a newcomer begins in the epoch of the others."""
         session, position = self._session, self._session.position
         session.check_open("job.epochs")
         if not session.loaders:

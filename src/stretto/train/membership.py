@@ -1,7 +1,7 @@
-"""This worker among the others: its seat, the process groups of rosters, and what the agent says.
+"""This worker's membership: its seat, the process groups of rosters, and the agent's messages about them.
 
-The agent's messages arrive on a thread of their own, groups are built on others; the training thread asks at the edges of
-slices and steps. One lock guards the seat, so that a tick is counted before a halt or not at all.
+The agent's messages arrive on a thread of their own and groups are built on others; the training thread looks at the result at the
+edges of slices and steps. One lock guards the seat, so that a tick is counted before a halt or not at all.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from stretto.train.entry.failpoints import failpoint
 from stretto.train.reduce.process_group import ProcessGroup, Rendezvous
 
 NEWCOMERS_S = 5.0
-"""A member that cannot build a plan's group waits so long for its newcomers to say so before it breaks the roster it is in."""
+"""A member that cannot build a plan's group waits this long for its newcomers to report the failure before it breaks its roster."""
 
 
 class Left(SystemExit):
@@ -63,8 +63,8 @@ class Membership:
         self._groups: dict[int, ProcessGroup] = {}
         self._retired: list[ProcessGroup] = []
         self._rendezvous = Rendezvous(host) if channel is not None else None
-        self.introduce: Callable[[ProcessGroup, Roster, Callable[[], bool]], None] = lambda *_: None
-        """Called on a group that stands, before this worker says so: members tell newcomers what is to come."""
+        self.introduce: Callable[[ProcessGroup, Roster, Callable[[], bool]], None] | None = None
+        """Called on a group that is connected, before this worker reports it: members announce the state to newcomers."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -105,9 +105,10 @@ class Membership:
         self.group = ProcessGroup(roster, self.worker, Rendezvous.__new__(Rendezvous))
         self.seat.enter(roster, tick=0)
 
-    # ---- what the agent says (on the link's thread)
+    # ---- messages of the agent (on the link's thread)
 
     def handle(self, message: ToWorker | Unknown) -> None:
+        """Follows a message of the agent."""
         match message:
             case RosterMessage(roster=roster):
                 self._handle_roster(roster)
@@ -147,7 +148,8 @@ class Membership:
         group: ProcessGroup | None = None
         try:
             group = ProcessGroup(roster, self.worker, self._rendezvous, wanted=wanted)
-            self.introduce(group, roster, wanted)
+            if self.introduce is not None:
+                self.introduce(group, roster, wanted)
         except Broken as error:
             if group is not None:
                 group.abort()
@@ -162,7 +164,7 @@ class Membership:
         self.channel.send(PreparedMessage(number=roster.number))
 
     def _unbuilt(self, roster: Roster, error: Broken) -> None:
-        """Gives the plan up. A newcomer does so at once: the leader then plans without it, and nobody has stopped."""
+        """Gives the plan up. A newcomer does so at once: the leader then plans without it, and no member has stopped."""
         assert self.channel is not None
         with self._changed:
             if self.seat.tick is not None and roster.joined:
@@ -187,7 +189,7 @@ class Membership:
         if group is not None:
             group.abort()
 
-    # ---- what the training thread does
+    # ---- calls of the training thread
 
     def check(self) -> None:
         """Raises `Broken` if the roster is."""
@@ -204,14 +206,14 @@ class Membership:
             group.abort()
 
     def failed(self) -> None:
-        """An exchange has failed here: say so, and wait for what the leader makes of it."""
+        """An exchange has failed here: reports it. `rescue` waits for the leader's answer."""
         with self._changed:
             roster = self.seat.roster
             if roster is not None:
                 self._halt(roster.number)
 
     def rescue(self) -> Roster:
-        """Waits for the roster of those who go on, and enters it."""
+        """Waits for the roster of the members that go on, and enters it."""
         with self._changed:
             while True:
                 plan = self.seat.plan
@@ -229,7 +231,7 @@ class Membership:
         self.seat.enter(plan, tick=tick)
 
     def admit(self, receive: Callable[[ProcessGroup, Roster], int]) -> Roster:
-        """Waits to be put on a roster; `receive` gets the state and gives the tick. Returns once this worker is a member."""
+        """Waits to be put on a roster; `receive` gets the state and returns its tick. Returns once this worker is a member."""
         while True:
             with self._changed:
                 while True:
@@ -255,14 +257,18 @@ class Membership:
                     self._enter(plan, tick)
                     return plan
 
+    def _agreed(self) -> Roster:
+        """The roster to move to. The lock is held, so a halt has come before or comes later."""
+        if self.seat.agreed is None:
+            raise Broken("the roster was halted at the boundary")
+        return self.seat.agreed
+
     def switch(self, send: Callable[[ProcessGroup, Roster], None]) -> Roster | None:
-        """At a boundary: moves to the agreed roster, if there is one. `send` gives newcomers the state."""
+        """At a boundary: moves to the agreed roster, if there is one. `send` sends newcomers the state."""
         if self.seat.agreed is None:
             return None
         with self._changed:
-            plan = self.seat.agreed
-            if plan is None:
-                raise Broken("the roster was halted at the boundary")
+            plan = self._agreed()
             if plan.rank(self.worker) is None:
                 raise Left(0)
             group = self._groups.get(plan.number)
@@ -315,7 +321,7 @@ class StartupRank:
         return self._wait_for_rank().workers
 
     def barrier(self) -> None:
-        """Waits until the chief has come as far. A newcomer to a running job does not wait."""
+        """Waits until the chief has reached the same barrier. A newcomer to a running job does not wait."""
         if self._channel is None:
             return
         self._barriers += 1

@@ -1,9 +1,9 @@
 """Out of memory: the slices are cut into smaller parts and the step is computed again, in the same process.
 
-An exception in the body of a script's loop cannot be caught by the library: it unwinds the script. What is lost is only the
-script's own frames. The state as of the last finished step, the place in the roster and the link to the agent are carried over,
-and the script runs once more from its top, as a newcomer's does, with less in every forward. Its peers wait for it at the
-exchange, and nobody else starts again.
+The library cannot catch an exception in the body of a script's loop: it unwinds the script. Only the script's own frames are lost.
+The state as of the last finished step, the place in the roster and the channel to the agent are carried over, and the script runs
+once more from its top, as a newcomer's does, with smaller parts in every forward. Its peers wait for it at the exchange; no other
+worker starts again.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from __future__ import annotations
 import gc
 import traceback
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from stretto.core.journal import JournalEvent
 
 if TYPE_CHECKING:
+    from stretto.train.batch_controller import BatchCarryover
+    from stretto.train.reporting import ReporterCarryover
     from stretto.train.session import TrainingSession, WorkerProcess
 
 MOST = 16
@@ -35,10 +37,10 @@ class OomCarryover:
     """What outlives the script's frames."""
 
     process: WorkerProcess
-    skeleton: Any
+    skeleton: object
     tensors: list[torch.Tensor]
-    batches: dict[str, Any]
-    reports: dict[str, Any]
+    batches: BatchCarryover
+    reports: ReporterCarryover
     broken: bool
     """The roster could not wait: a part of this worker's gradient was already on its way."""
 
@@ -51,7 +53,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def carry(session: TrainingSession | None, error: BaseException) -> OomCarryover | None:
-    """What to go on with after this error; None where going on cannot help."""
+    """What the script goes on with after this error; None where a restart cannot help."""
     runner = session.runner if session is not None else None
     step = runner.step_to_repeat if runner is not None else None
     if session is None or runner is None or session.closed or step is None or not out_of_memory(error):
@@ -73,8 +75,8 @@ def carry(session: TrainingSession | None, error: BaseException) -> OomCarryover
         session.process,
         skeleton,
         [tensor.detach().cpu().clone() for tensor in tensors],
-        session.batches.carried(),
-        session.reporter.carried(),
+        session.batches.carryover(),
+        session.reporter.carryover(),
         broken,
     )
     _free(session, error)
@@ -82,7 +84,7 @@ def carry(session: TrainingSession | None, error: BaseException) -> OomCarryover
 
 
 def _free(session: TrainingSession, error: BaseException) -> None:
-    """Lets go of the script's frames, its model and its gradients: the new ones need their room."""
+    """Lets go of the script's frames, its model and its gradients: the new ones need the memory."""
     traceback.clear_frames(error.__traceback__)
     error.__traceback__ = None
     session.release()

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
     from stretto.train.data.step import Step
+
+
+class Directives(TypedDict, total=False):
+    """What a header says about the next boundary; JSON. All but `unsaved` come from the chief."""
+
+    save: int
+    """The boundary at which all members save."""
+    plan: dict[str, list[int | str]]
+    """Batch, parts and the reason for them, by the number of the loader."""
+    unsaved: list[int | str]
+    """Step and roster of a save that has failed on this member, and why."""
 
 
 @dataclass(slots=True)
@@ -35,7 +47,7 @@ class LoaderPosition:
         self.epoch += 1
         self.rewind()
 
-    def restore(self, saved: dict[str, Any]) -> None:
+    def restore(self, saved: Mapping[str, int]) -> None:
         """Goes to a position that `to_dict` described."""
         self.epoch, self.step, self.consumed, self.batch = saved["epoch"], saved["step"], saved["consumed"], saved["batch"]
 
@@ -54,10 +66,10 @@ class Position:
     """The present epoch of `job.epochs`; None without it."""
     epochs: int | None = None
     """How many epochs `job.epochs` was asked for."""
-    loaders: list[LoaderPosition] = field(default_factory=list)
+    loaders: list[LoaderPosition] = field(default_factory=list[LoaderPosition])
     active_loader: int | None = None
     """The training loader whose loop the script is in."""
-    directives: dict[str, Any] = field(default_factory=dict)
+    directives: Directives = field(default_factory=Directives)
     """What the chief decided in the last exchange for the next boundary."""
     save_at: int = 0
     """The boundary at which all members save. Newcomers that are admitted there hear of it with the state."""
@@ -77,6 +89,6 @@ class Position:
         self.step += 1
         step.loader.position.advance(step.count)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """What `job.digest` has of the position."""
         return {"step": self.step, "epoch": self.epoch, "loaders": [loader.to_dict() for loader in self.loaders]}

@@ -8,14 +8,16 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, TypedDict
 
 from stretto.batching.batch_policies import Adaptive, PerWorker, Policy, efficiency
+from stretto.batching.goodput import BatchRange
 from stretto.core.errors import ScriptError
 from stretto.core.journal import Commit, EpochEnd, Evaluation, JournalEvent, JournalReport, LoaderLine
 from stretto.core.messages import OrderMessage, ResumedMessage, SwitchedMessage, ToAgent
 from stretto.core.roster import Roster
+from stretto.core.schema import JsonObject
 from stretto.train.entry.agent_channel import AgentChannel
 from stretto.train.membership import Membership
 from stretto.train.position import Position
@@ -26,8 +28,23 @@ if TYPE_CHECKING:
     from stretto.train.data.step import Step
 
 
-CARRIED = ("last_commit", "_pauses", "_own_s", "_left_at", "_ended_at")
-"""What a reporter hands to the next one where a script starts again in its process."""
+class BatchFields(TypedDict, total=False):
+    """The fields of a `Commit` that the batch controller knows."""
+
+    parts: int
+    left: int | None
+    slice_s: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ReporterCarryover:
+    """What a reporter hands to the next one where a script starts again in its process."""
+
+    last_commit: Commit | None
+    pauses: dict[int, float]
+    own_s: float
+    left_at: float | None
+    ended_at: float
 
 
 class AgentReporter:
@@ -42,13 +59,13 @@ class AgentReporter:
         """Reported again after a rescue: the chief that had to report it may have died."""
         self._stepped_at = time.monotonic()
         self._own_s = 0.0
-        """Seconds that the script has spent between sweeps over its loaders: they are no pause, whatever changes meanwhile."""
+        """Seconds that the script has spent between sweeps over its loaders. They do not count as a pause."""
         self._left_at: float | None = None
         """When the last sweep ended, between two sweeps."""
         self._ended_at = self._clock()
         """When the last step ended. Pauses are counted from there."""
         self._pauses: dict[int, float] = {}
-        """Rosters that this worker has switched to since then, and when the step before them ended."""
+        """Rosters that this worker has switched to since then, each with the time at which the step before it ended."""
         self._order = (-1, -1)
         """The loader and epoch whose order of samples the agent knows of."""
 
@@ -68,6 +85,7 @@ class AgentReporter:
         return (time.monotonic() if self._left_at is None else self._left_at) - self._own_s
 
     def sweep_begins(self) -> None:
+        """A loop over a loader begins: the script's own time ends."""
         if self._left_at is not None:
             self._own_s += time.monotonic() - self._left_at
             self._left_at = None
@@ -78,7 +96,7 @@ class AgentReporter:
             self._left_at = time.monotonic()
 
     def _step_ended(self) -> None:
-        """The first step after a change tells how long it took from the end of the last one before."""
+        """After the first step that follows a change: reports the pause since the end of the step before the change."""
         now = self._clock()
         for number, since in self._pauses.items():
             self.send(ResumedMessage(number=number, pause_ms=round((now - since) * 1e3, 3)))
@@ -93,14 +111,13 @@ class AgentReporter:
         """Training begins here: the first step is timed from now on."""
         self._stepped_at = time.monotonic()
 
-    def carried(self) -> dict[str, Any]:
-        """What a script that is started again in this process goes on with."""
-        return {name: getattr(self, name) for name in CARRIED}
+    def carryover(self) -> ReporterCarryover:
+        return ReporterCarryover(self.last_commit, self._pauses, self._own_s, self._left_at, self._ended_at)
 
-    def carry_on(self, carried: dict[str, Any]) -> None:
-        """This worker ran out of memory in a step, and another reporter told of the steps until then."""
-        for name, value in carried.items():
-            setattr(self, name, value)
+    def carry_on(self, carried: ReporterCarryover) -> None:
+        """This worker ran out of memory in a step, and another reporter reported the steps until then."""
+        self.last_commit, self._pauses = carried.last_commit, carried.pauses
+        self._own_s, self._left_at, self._ended_at = carried.own_s, carried.left_at, carried.ended_at
 
     def switched(self, roster: Roster, *, switch_ms: float) -> None:
         """`switch_ms` is what the change itself took: at the boundary, or from the broken exchange to the new roster."""
@@ -122,6 +139,7 @@ class AgentReporter:
         )
 
     def loader(self, loader: Loader) -> None:
+        """Describes a loader to the agent, which checks the coverage of its samples."""
         if self._membership.first_of_agent:
             self.send(
                 LoaderLine(
@@ -142,8 +160,8 @@ class AgentReporter:
         step_s, self._stepped_at = now - self._stepped_at, now
         return step_s
 
-    def committed(self, step: Step, *, step_s: float, batching: dict[str, Any]) -> None:
-        """A training step is over: its optimizer has run. `batching` is what the batch controller has to say about it."""
+    def committed(self, step: Step, *, step_s: float, batching: BatchFields) -> None:
+        """A training step is over: its optimizer has run. `batching` comes from the batch controller."""
         membership = self._membership
         self.last_commit = Commit(
             step=step.index,
@@ -232,7 +250,7 @@ class MetricsReporter:
         self._reporter.send(JournalReport(step=step.index, of="job", metrics=metrics))
 
 
-def document(planning: BatchController, step: Step, *, workers: int, epochs: int | None) -> dict[str, Any]:
+def document(planning: BatchController, step: Step, *, workers: int, epochs: int | None) -> JsonObject:
     """The application metrics after a step."""
     loader = step.loader
     noise, fitted = planning.noise, planning.speed.fitted
@@ -242,7 +260,13 @@ def document(planning: BatchController, step: Step, *, workers: int, epochs: int
     speed = step.count / total if total else 0.0
     share = efficiency(phi, batch=step.count, reference=reference) if phi is not None else 1.0
     batches = range_of(planning.policy(loader), batch=loader.batch, reference=reference, slices=loader.slices)
-    noise_terms = {} if pair is None else {"grad_sqr": pair[0], "grad_var": pair[1] / batches["initial"]}
+    allowed: JsonObject = {
+        "initial": batches.initial,
+        "most": batches.most,
+        "fixed": batches.fixed,
+        "per_worker": batches.per_worker,
+    }
+    noise_terms = {} if pair is None else {"grad_sqr": pair[0], "grad_var": pair[1] / batches.initial}
     return {
         "schema": SCHEMA,
         "step": step.index,
@@ -253,7 +277,7 @@ def document(planning: BatchController, step: Step, *, workers: int, epochs: int
         "slices": loader.slices,
         "batch": loader.batch,
         "parts": step.parts,
-        "range": batches,
+        "range": allowed,
         "samples_per_s": round(speed, 3),
         "efficiency": round(share, 6),
         "goodput": round(speed * share, 3),
@@ -267,13 +291,13 @@ def document(planning: BatchController, step: Step, *, workers: int, epochs: int
         else {**asdict(fitted.model), "confidence": round(fitted.confidence, 4), "observations": len(planning.speed.observations)},
         "model": None
         if fitted is None or not noise_terms
-        else {"throughput": asdict(fitted.model), **noise_terms, "batch": {**batches, "slices": loader.slices}},
+        else {"throughput": asdict(fitted.model), **noise_terms, "batch": {**allowed, "slices": loader.slices}},
         "skipped": planning.skipped,
         "remaining": None if left is None else {"samples": left, "seconds": round(left / speed, 3) if speed else None},
     }
 
 
-def reported(metrics: Mapping[str, Any]) -> dict[str, float]:
+def reported(metrics: Mapping[str, float]) -> dict[str, float]:
     """What a script gives to `job.report`, as plain numbers. Raises `ScriptError` for what is none."""
     values: dict[str, float] = {}
     for name, value in metrics.items():
@@ -295,12 +319,12 @@ def left_of(step: Step, *, epochs: int | None) -> int | None:
     return here + max(0, epochs - step.epoch - 1) * each
 
 
-def range_of(policy: Policy | None, *, batch: int, reference: int, slices: int) -> dict[str, Any]:
-    """What batches are allowed, as goodput models take it."""
+def range_of(policy: Policy | None, *, batch: int, reference: int, slices: int) -> BatchRange:
+    """What batches a policy allows."""
     match policy:
         case Adaptive(start=start, at_most=most):
-            return {"initial": start, "most": most, "fixed": None, "per_worker": None}
+            return BatchRange(start, most)
         case PerWorker(per_worker=per_worker, at_most=most):
-            return {"initial": per_worker, "most": most or per_worker * slices, "fixed": None, "per_worker": per_worker}
+            return BatchRange(per_worker, most or per_worker * slices, per_worker=per_worker)
         case _:
-            return {"initial": reference, "most": max(batch, reference), "fixed": batch, "per_worker": None}
+            return BatchRange(reference, max(batch, reference), fixed=batch)

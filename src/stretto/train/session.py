@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from stretto.core.errors import ScriptError
 from stretto.core.heartbeat import Activity, Heartbeat
@@ -38,14 +39,34 @@ from stretto.train.state_sync import StateSync
 from stretto.train.step_runner import StepRunner
 
 
+class ResumeOptions(TypedDict):
+    """The checkpoint to go on from."""
+
+    url: str
+    step: int
+
+
+class WorkerOptions(TypedDict, total=False):
+    """The agent's options for its workers: the JSON of STRETTO_OPTIONS."""
+
+    host: str
+    threads: int
+    digest_every: int
+    replay: str
+    """A file in the run's folder with the batches to repeat."""
+    checkpoint: dict[str, Any]
+    """The fields of a `CheckpointConfig`."""
+    resume: ResumeOptions
+    allow_mixed: bool
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerProcess:
     """This process as a worker. Outlives a script that runs out of memory and is started again in it."""
 
     worker: str
     """The worker's name; "alone" under plain `python`."""
-    options: dict[str, Any]
-    """What the agent asks for, from STRETTO_OPTIONS."""
+    options: WorkerOptions
     channel: AgentChannel | None
     heartbeat: Heartbeat | NullHeartbeat
     membership: Membership
@@ -106,11 +127,11 @@ class TrainingSession:
                 "with stretto.join(...)"
             )
 
-    def add_loader(self, given: Arguments, metrics: dict[str, Any] | None) -> Loader:
+    def add_loader(self, arguments: Arguments, metrics: Mapping[str, object] | None) -> Loader:
         """Makes a loader."""
-        position = LoaderPosition(given.policy.reference)
+        position = LoaderPosition(arguments.policy.reference)
         loader = Loader(
-            given,
+            arguments,
             number=len(self.loaders),
             seed=self.seed,
             position=position,
@@ -119,9 +140,9 @@ class TrainingSession:
             begin=self._begin_sweep,
         )
         if metrics:
-            loader.torchmetrics = self.metric_states.add_loader(metrics, loader.number, train=given.train, share=self.share)
-        self.batches.use(loader, given.policy)
-        self.slices = given.slices
+            loader.torchmetrics = self.metric_states.add_loader(metrics, loader.number, train=arguments.train, share=self.share)
+        self.batches.use(loader, arguments.policy)
+        self.slices = arguments.slices
         self.loaders.append(loader)
         self.position.loaders.append(position)
         self.resources.callback(loader.close)
@@ -129,7 +150,7 @@ class TrainingSession:
             self.reporter.loader(loader)
         return loader
 
-    def share(self, **objects: Any) -> None:
+    def share(self, **objects: object) -> None:
         """Adds shared objects, before training begins."""
         self.check_open("job.share")
         if self.admitted:
@@ -191,7 +212,7 @@ class TrainingSession:
         return StepRunner(
             seed=self.seed,
             slices=self.slices,
-            digest_every=int(options.get("digest_every") or 0),
+            digest_every=options.get("digest_every") or 0,
             position=position,
             membership=membership,
             heartbeat=self.process.heartbeat,
@@ -233,10 +254,10 @@ class TrainingSession:
         if resume:
             state_sync.resume_point = ResumePoint(
                 url=resume["url"],
-                step=int(resume["step"]),
+                step=resume["step"],
                 identity=identity,
                 shared=self.shared,
-                allow_mixed=bool(self.process.options.get("allow_mixed")),
+                allow_mixed=self.process.options.get("allow_mixed", False),
                 loaded=self._resumed,
             )
         if not config:
@@ -260,7 +281,7 @@ class TrainingSession:
             self.reporter.send(JournalEvent(what="mixed", text=text))
 
     def _join_roster(self, runner: StepRunner, channel: AgentChannel) -> None:
-        """Says that this worker is ready, and waits to be put on a roster."""
+        """Reports that this worker is ready, and waits to be put on a roster."""
         described = [[loader.train, loader.batch, loader.slices, loader.tail, loader.source.size] for loader in self.loaders]
         self.process.heartbeat.activity(Activity.WAITING)
         terms = contract(seed=self.seed, slices=self.slices, loaders=self.loaders, batches=self.batches, shared=self.shared)

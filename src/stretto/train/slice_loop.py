@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 from stretto.core.heartbeat import Activity, Heartbeat
 from stretto.train.batch_controller import BatchController
@@ -23,7 +22,7 @@ EVALUATIONS = 1 << 40
 
 
 class SliceLoop:
-    """Computes the slices of one pass after the other."""
+    """Gives the script this worker's slices of a pass, one after the other."""
 
     def __init__(
         self,
@@ -42,7 +41,7 @@ class SliceLoop:
         self._heartbeat = heartbeat
         self._hidden = hidden
 
-    def compute(self, step: Step) -> Iterator[Any]:
+    def compute(self, step: Step) -> Iterator[object]:
         """Gives the script each of this worker's slices, in parts where a whole one does not fit into memory."""
         sizes, equal = slice_sizes(step), equal_units(step)
         ops = self._reducer.schedule.ops
@@ -56,7 +55,9 @@ class SliceLoop:
             for part in range(parts):
                 yield from self._compute_part(step, op, size=size, part=part, parts=parts, equal=equal, last=last)
 
-    def _compute_part(self, step: Step, op: SumOp, *, size: int, part: int, parts: int, equal: bool, last: bool) -> Iterator[Any]:
+    def _compute_part(
+        self, step: Step, op: SumOp, *, size: int, part: int, parts: int, equal: bool, last: bool
+    ) -> Iterator[object]:
         train = step.loader.train
         low, high = cut(0, size, parts, part)
         data = step.loader.fetch(step, op.slice, part)
@@ -83,7 +84,7 @@ class SliceLoop:
             self._batches.computed(time.monotonic() - began, slices=1 / parts)
         self._membership.check()
 
-    def rerun_evaluation(self, step: Step) -> Iterator[Any]:
+    def rerun_evaluation(self, step: Step) -> Iterator[object]:
         """This worker's slices of an evaluation that the others have done already, for the script's own variables only."""
         self._reducer.begin(scale=1.0, mean=1.0, train=False)
         step.begin_pass()

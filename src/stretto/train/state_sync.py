@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -22,7 +22,7 @@ from stretto.train.consistency import SET_AGAIN, Consistency, checksum
 from stretto.train.entry.agent_channel import NullHeartbeat
 from stretto.train.entry.failpoints import failpoint
 from stretto.train.membership import Membership, Misplaced
-from stretto.train.position import Position
+from stretto.train.position import Directives, Position
 from stretto.train.reduce.preamble import first_difference
 from stretto.train.reduce.process_group import ProcessGroup
 from stretto.train.reduce.reducer import ReducedParameters, Reducer
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from stretto.train.data.loader import Loader
 
 
+Place: TypeAlias = dict[str, Any]
+"""Where the job is, as newcomers and checkpoints get it. Its keys are in `StateSync.place`; earlier versions wrote fewer."""
 SMALL_BYTES = 1 << 16
 """Tensors up to this size are copied."""
 SAMPLES = 1 << 10
@@ -81,12 +83,12 @@ class StateSync:
         """The state that was given was changed on the way to the first step: it is asked for once more."""
         self.resume_point: ResumePoint | None = None
         """The checkpoint that the first member's state comes from."""
-        self.reload: Callable[[], dict[str, Any]] | None = None
+        self.reload: Callable[[], Place] | None = None
         """Loads the state once more and gives its place, where it does not come from other workers."""
-        self._attributes_then: Mapping[str, Any] = {}
+        self._attributes_then: Mapping[str, Mapping[str, object]] = {}
         """Attributes of the shared modules as the job had them where this worker got its state, until they have been compared."""
         self._left_unset = ""
-        """What differs from them here."""
+        """Describes what differs from them here."""
         self._groups_made = shared.groups()
         """The optimizers' parameter groups as the script made them."""
         self._attributes_made = consistency.attributes()
@@ -96,12 +98,12 @@ class StateSync:
 
     # ---- the place
 
-    def place(self, *, catching_up: bool = False) -> dict[str, Any]:
+    def place(self, *, catching_up: bool = False) -> Place:
         """Where the job is, for newcomers and checkpoints. `catching_up` leaves out what changes on the way there."""
         position, reducer, parameters = self._position, self._reducer, self._parameters
         assert reducer.buffers is not None and reducer.gradients is not None
         groups = self._shared.groups()
-        place: dict[str, Any] = {
+        place: Place = {
             "step": position.step,
             "epoch": position.epoch,
             "loaders": [loader.to_dict() for loader in self._loaders],
@@ -122,14 +124,14 @@ class StateSync:
             del place["tick"], place["save"], place["variables"], place["attributes"]
         return place
 
-    def flatten(self) -> tuple[Any, list[torch.Tensor]]:
+    def flatten(self) -> tuple[object, list[torch.Tensor]]:
         """The whole state of this moment: shared objects and place."""
         return self._shared.flatten(self.place())
 
-    def restore(self, place: dict[str, Any]) -> int:
-        """Goes to a place in the job; returns its tick. From here to its first step the worker catches up."""
+    def restore(self, place: Place) -> int:
+        """Goes to a place in the job and returns its tick. Until its first step this worker then catches up."""
         self._apply(place)
-        self._position.directives = {"save": place["save"]} if place["save"] else {}
+        self._position.directives = Directives(save=place["save"]) if place["save"] else Directives()
         active = place["active"] if "active" in place else trained_loader(self._loaders, place)
         if active is not None:
             self._position.active_loader = active
@@ -142,7 +144,7 @@ class StateSync:
             self._membership.catching_up = True
         return int(place["tick"])
 
-    def _apply(self, place: dict[str, Any]) -> None:
+    def _apply(self, place: Place) -> None:
         parameters, reducer = self._parameters, self._reducer
         self._position.step, self._position.epoch = place["step"], place["epoch"]
         parameters.thawed = set(place.get("thawed", ()))
@@ -169,16 +171,19 @@ class StateSync:
         self.reload = self.resume_point.reload
         return self.restore(place)
 
-    def carry_on(self, skeleton: Any, tensors: list[torch.Tensor]) -> None:
+    def carry_on(self, skeleton: object, tensors: list[torch.Tensor]) -> None:
         """This process was a member before its script ran out of memory, and still is: it goes on with that state."""
         copies = [tensor.clone() for tensor in tensors]
         self.reload = lambda: self._shared.load(skeleton, copies)
         self.newcomer = self._membership.size > 1
         self.restore(self._shared.load(skeleton, tensors))
-        self._position.directives = {}  # what was ordered for this boundary has been done there
+        self._position.directives = Directives()  # those for this boundary were followed before
 
     def receive(self, group: ProcessGroup, roster: Roster) -> int:
-        """Gets the state from those that have it; the first roster's first member has it from its script. Returns its tick."""
+        """Receives the state from the members that hold it, or sends it where this worker holds it. Returns its tick.
+
+        In the first roster the first member has the state from its script.
+        """
         seat, routes = self._membership.seat, TransferTopology.of(roster)
         if group.rank in routes.holders:
             if seat.tick is None:
@@ -188,7 +193,7 @@ class StateSync:
         self.newcomer = bool(roster.base)
         return self.restore(self._receive(group, routes))
 
-    def _receive(self, group: ProcessGroup, routes: TransferTopology) -> dict[str, Any]:
+    def _receive(self, group: ProcessGroup, routes: TransferTopology) -> Place:
         """Receives the state. Returns the place that came with it."""
         self._heartbeat.activity(Activity.SWITCH)
         failpoint("receive")
@@ -260,7 +265,7 @@ class StateSync:
         if wrong:
             raise self.refusal(wrong)
 
-        def load(skeleton: Any, tensors: list[torch.Tensor]) -> None:
+        def load(skeleton: object, tensors: list[torch.Tensor]) -> None:
             self._apply(self._shared.load(skeleton, tensors))
 
         self._attributes_then = catch_up.attributes
@@ -290,7 +295,7 @@ class StateSync:
             raise ScriptError(f"{self._left_unset}: it was set by code that has not run here. {SET_AGAIN}")
         self._attributes_then, self._left_unset = {}, ""
 
-    def _find_unset(self, then: Mapping[str, Any]) -> str:
+    def _find_unset(self, then: Mapping[str, Mapping[str, object]]) -> str:
         made, now = self._attributes_made, self._consistency.attributes()
         left = {
             path: {key: value for key, value in values.items() if now.get(path, {}).get(key) == made.get(path, {}).get(key)}
@@ -299,7 +304,7 @@ class StateSync:
         own = {path: {key: now.get(path, {}).get(key) for key in values} for path, values in left.items()}
         return first_difference([left, own], ["the job", "this worker"])
 
-    def _variables(self, *, arriving: bool = False) -> dict[str, Any]:
+    def _variables(self, *, arriving: bool = False) -> Mapping[str, object]:
         values = variables(self._shared.objects, [loader.changes for loader in self._loaders], arriving=arriving)
         if not arriving:
             return values
@@ -308,7 +313,7 @@ class StateSync:
         return {name: value for name, value in values.items() if name not in moved}  # an evaluation on the way has set them
 
 
-def trained_loader(loaders: Sequence[Loader], place: dict[str, Any]) -> int | None:
+def trained_loader(loaders: Sequence[Loader], place: Place) -> int | None:
     """The loader whose loop the job was in, which version 0.1 did not write: one that has begun, or the next of those that have
     not had this epoch."""
     pairs = zip(loaders, place["loaders"], strict=False)
@@ -317,7 +322,7 @@ def trained_loader(loaders: Sequence[Loader], place: dict[str, Any]) -> int | No
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class GivenTensor:
     """A tensor as it was given."""
 
     tensor: torch.Tensor
@@ -326,10 +331,10 @@ class Kept:
     sample: int
 
     @staticmethod
-    def of(tensor: torch.Tensor) -> Kept:
+    def of(tensor: torch.Tensor) -> GivenTensor:
         if tensor.nbytes <= SMALL_BYTES:
-            return Kept(tensor, tensor.detach().clone(), 0, 0)
-        return Kept(tensor, None, tensor._version, _sample(tensor))
+            return GivenTensor(tensor, tensor.detach().clone(), 0, 0)
+        return GivenTensor(tensor, None, tensor._version, _sample(tensor))
 
     @property
     def intact(self) -> bool:
@@ -348,11 +353,11 @@ class CatchUp:
 
     def __init__(
         self,
-        flatten: Callable[[], tuple[Any, list[torch.Tensor]]],
+        flatten: Callable[[], tuple[object, list[torch.Tensor]]],
         *,
         loader: int,
-        variables: Mapping[str, Any],
-        attributes: Mapping[str, Any],
+        variables: Mapping[str, object],
+        attributes: Mapping[str, Mapping[str, object]],
     ) -> None:
         """`flatten` reads the shared state, just loaded."""
         self.variables = variables
@@ -363,16 +368,16 @@ class CatchUp:
         """The training loader whose loop the job is in."""
         self._flatten = flatten
         self._skeleton, tensors = flatten()
-        self._kept = [Kept.of(tensor) for tensor in tensors]
+        self._given = [GivenTensor.of(tensor) for tensor in tensors]
 
-    def finish(self, load: Callable[[Any, list[torch.Tensor]], None]) -> bool:
+    def finish(self, load: Callable[[object, list[torch.Tensor]], None]) -> bool:
         """Puts the state back. False if large tensors were changed, so that it has to come once more."""
-        if not all(kept.intact for kept in self._kept):
+        if not all(tensor.intact for tensor in self._given):
             return False
         skeleton, tensors = self._flatten()
-        changed = skeleton != self._skeleton or len(tensors) != len(self._kept)
-        if changed or not all(kept.same(now) for kept, now in zip(self._kept, tensors, strict=True)):
-            load(self._skeleton, [kept.tensor if kept.copy is None else kept.copy for kept in self._kept])
+        changed = skeleton != self._skeleton or len(tensors) != len(self._given)
+        if changed or not all(tensor.same(now) for tensor, now in zip(self._given, tensors, strict=True)):
+            load(self._skeleton, [tensor.tensor if tensor.copy is None else tensor.copy for tensor in self._given])
         return True
 
 

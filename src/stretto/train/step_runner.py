@@ -1,9 +1,13 @@
-"""A step, from its boundary to its commit. What the parts do is in their own files.
+"""A step, from its boundary to its commit. The first section of `StepRunner` reads from top to bottom:
 
-`training_steps`: at the boundary the chief's directives are followed, rosters switch, newcomers get the state and checkpoints
-are taken; the batch is decided; the script gets the step. `run`, inside the script's loop over the step: this worker's slices, the
-exchange, and all of it again if the roster breaks. Then the script's optimizer has its turn, and the step is committed when the
-script comes back.
+1. `_boundary`: follows the chief's directives, switches rosters, sends newcomers the state, takes checkpoints.
+2. `_next_step`: decides the batch. The script gets the step.
+3. `_run`, inside the script's loop over the step: computes this worker's slices and exchanges the results, and repeats both if the
+   roster breaks or a worker has cut the pass differently.
+4. The script's optimizer steps.
+5. `_commit`, when the script comes back for the next step.
+
+What the parts do in detail is in their own files.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stretto.core.errors import Broken, ScriptError
 from stretto.core.heartbeat import Activity, Heartbeat
@@ -25,7 +29,7 @@ from stretto.train.entry.agent_channel import NullHeartbeat
 from stretto.train.entry.failpoints import failpoint
 from stretto.train.entry.fingerprint import TorchSettings
 from stretto.train.membership import Left, Membership
-from stretto.train.position import Position
+from stretto.train.position import Directives, Position
 from stretto.train.reduce.preamble import BARRIER, EVALUATION, TRAINING, Place
 from stretto.train.reduce.reducer import Header, ReducedParameters, Reducer
 from stretto.train.reduce.sums import Row, average
@@ -43,7 +47,7 @@ if TYPE_CHECKING:
 OUTSIDE = 1 << 20
 """Stands for the slice in the random numbers of the code after a step's slices."""
 LAST_SAVES = 3
-"""How often the checkpoint before an orderly end is tried when workers die during it."""
+"""Attempts at the checkpoint before an orderly end, where workers die during it."""
 
 
 class Stopped(Left):
@@ -52,7 +56,7 @@ class Stopped(Left):
 
 @dataclass(slots=True, kw_only=True)
 class StepRunner:
-    """Runs the steps of one worker, one at a time. Alone in advancing the position."""
+    """Runs the steps of one worker, one at a time. Only the runner advances the position."""
 
     seed: int
     slices: int
@@ -74,14 +78,14 @@ class StepRunner:
     saver: Saver | None
     stopping: bool = field(default=False, init=False)
     """All workers know that the job ends at the next boundary."""
-    last_metrics: Row = field(default_factory=dict, init=False)
+    last_metrics: Row = field(default_factory=dict[str, float], init=False)
     """What the last finished training step logged."""
     _running: bool = field(default=False, init=False)
     """A pass has begun and its exchange is not over."""
-    _digest: list[Any] = field(default_factory=list, init=False)
+    _digest: tuple[int, str] | None = field(default=None, init=False)
     """The step after which a digest was taken, and the digest; compared in the next exchange."""
 
-    # ---- steps
+    # ---- a step, from its boundary to its commit
 
     def training_steps(self, loader: Loader) -> Iterator[Step]:
         """The steps of a training loader's present epoch."""
@@ -106,17 +110,21 @@ class StepRunner:
         self.metrics.epoch_done()
         self.reporter.epoch_done(loader)
 
-    def evaluation_steps(self, loader: Loader) -> Iterator[Step]:
-        """The steps of one evaluation."""
-        loader.position.rewind()
-        while count := loader.next_count():
-            step = Step(loader, index=loader.step, epoch=loader.epoch, first=loader.consumed, count=count)
-            self.position.open = step
-            yield step
-            self.reporter.evaluated()
-            if not step.passes:
-                self._check_script()
-            loader.position.advance(count)
+    def _boundary(self) -> None:
+        """Between two training steps: the job stops here, rosters switch, newcomers get the state, checkpoints are taken."""
+        self.settle()
+        self._check_one_loop()
+        self._check_script()
+        if self.stopping:
+            self._save_last()
+            raise Stopped(0)
+        directives = self._follow_directives()
+        self.state_sync.at_boundary()
+        self._switch_roster()
+        if self.saver is not None:
+            self.saver.at_boundary(directives)
+        self.heartbeat.activity(Activity.OUTSIDE)
+        seed_all(self.seed, self.position.step, OUTSIDE, 1)
 
     def _next_step(self, loader: Loader) -> Step | None:
         """The next step, with the batch that was decided for it; None at the end of the epoch."""
@@ -127,30 +135,14 @@ class StepRunner:
         parts = self.batches.parts(loader)
         return Step(loader, index=self.position.step, epoch=loader.epoch, first=loader.consumed, count=count, parts=parts)
 
-    def _boundary(self) -> None:
-        """Between two training steps: the job stops here, rosters switch, newcomers get the state, checkpoints are taken."""
-        self.settle()
-        self._check_one_loop()
-        self._check_script()
-        if self.stopping:
-            self._save_last()
-            raise Stopped(0)
-        directives = self._take_directives()
-        self.state_sync.at_boundary()
-        self._switch_roster()
-        if self.saver is not None:
-            self.saver.at_boundary(directives)
-        self.heartbeat.activity(Activity.OUTSIDE)
-        seed_all(self.seed, self.position.step, OUTSIDE, 1)
-
-    def run(self, step: Step) -> Iterator[Any]:
+    def run(self, step: Step) -> Iterator[object]:
         """This worker's slices of a step, again from the first whenever the roster breaks, until the pass has happened."""
         if not self.catching_up:
             return self._run(step)
         self.position.open = step
         return self.slice_loop.rerun_evaluation(step)
 
-    def _run(self, step: Step) -> Iterator[Any]:
+    def _run(self, step: Step) -> Iterator[object]:
         self.position.open = step
         while True:
             try:
@@ -180,8 +172,20 @@ class StepRunner:
         self.metrics.report(step)
         self.position.commit(step)
         if self.digest_every and self.position.step % self.digest_every == 0:
-            self._digest = [self.position.step, self.shared.digest(self.position.to_dict())]
+            self._digest = (self.position.step, self.shared.digest(self.position.to_dict()))
         failpoint("committed")
+
+    def evaluation_steps(self, loader: Loader) -> Iterator[Step]:
+        """The steps of one evaluation."""
+        loader.position.rewind()
+        while count := loader.next_count():
+            step = Step(loader, index=loader.step, epoch=loader.epoch, first=loader.consumed, count=count)
+            self.position.open = step
+            yield step
+            self.reporter.evaluated()
+            if not step.passes:
+                self._check_script()
+            loader.position.advance(count)
 
     # ---- the boundary
 
@@ -212,7 +216,7 @@ class StepRunner:
             )
 
     def _check_script(self) -> None:
-        """What a script must not do, noticed at the next boundary."""
+        """Refuses what a script must not do within a step; called at the next boundary."""
         step, self.position.open = self.position.open, None
         if step is not None:
             step.check_finished()
@@ -220,9 +224,9 @@ class StepRunner:
         self.shared.check_plain()
         self.parameters.at_boundary()
 
-    def _take_directives(self) -> dict[str, Any]:
+    def _follow_directives(self) -> Directives:
         """What the chief decided in the last exchange for this boundary."""
-        directives, self.position.directives = self.position.directives, {}
+        directives, self.position.directives = self.position.directives, Directives()
         self.position.save_at = int(directives.get("save", 0))
         if directives:
             self.batches.follow_directive(directives)
@@ -260,7 +264,7 @@ class StepRunner:
         self.heartbeat.activity(Activity.WAITING)
         self.membership.failed()
         failure = self.reducer.settle()
-        if isinstance(failure, Left):  # it was found to stand elsewhere, and the others were faster to break up: it goes
+        if isinstance(failure, Left):  # this worker stands elsewhere, and the others have left the roster first
             raise failure
         roster = self.membership.rescue()
         self._enter_group()
@@ -268,7 +272,7 @@ class StepRunner:
         self.reporter.repeat_commit()
 
     def _save_last(self) -> None:
-        """All members end at this boundary: a checkpoint of it first. Again with the survivors if somebody dies meanwhile."""
+        """Saves a checkpoint before all members end at this boundary; again with the survivors if a member dies meanwhile."""
         for _ in range(LAST_SAVES):
             if self.saver is None or self.saver.last():
                 return
@@ -313,20 +317,20 @@ class StepRunner:
         step.begin_pass()
 
     def _header(self, step: Step) -> Header:
-        """What this worker tells the others in the exchange."""
+        """What this worker sends to the others in the exchange."""
         train = step.loader.train
         self.heartbeat.activity(Activity.EXCHANGE)
         header = Header(
             offer=self.membership.seat.offer(),
             rows=step.drain(),
             stop=self.membership.stopping,
-            digest=self._digest,
+            digest=list(self._digest or ()),
             resend=self.state_sync.resend,
         )
         if train and self.membership.chief:
             header.note = self.batches.directive()
         if train and self.saver is not None:
-            header.note = {**header.note, **self.saver.note()}
+            header.note.update(self.saver.note())
         header.parts, header.blob = step.parts, step.pack()
         self.slice_loop.end_pass(train=train)
         step.loader.changes.end()
@@ -335,7 +339,7 @@ class StepRunner:
         return header
 
     def _same_cut(self, step: Step, headers: list[Header]) -> bool:
-        """Whether all workers have taken the pass apart alike. It is repeated where they have not."""
+        """Whether all workers have cut the pass alike. It is repeated where they have not."""
         return not any(header.again or header.resend or header.parts != step.parts for header in headers)
 
     def _end_pass(self, step: Step, header: Header, headers: list[Header]) -> None:
@@ -359,7 +363,7 @@ class StepRunner:
         step.metrics = {**average(rows, dict(enumerate(step.units())), self.slices * step.parts), **step.metrics}
 
     def _undo_pass(self, step: Step, headers: list[Header]) -> None:
-        """The pass was taken apart wrongly somewhere: it is repeated with what all workers have learnt."""
+        """A worker has cut the pass differently: it is repeated with what all workers have learnt."""
         self.reducer.undo(headers)
         behind = [rank for rank, header in enumerate(headers) if header.resend]
         if behind:
@@ -370,12 +374,12 @@ class StepRunner:
             self.batches.agree(step, parts)
 
     def _compare_digests(self, headers: list[Header]) -> None:
-        """The digests that workers took at the last boundary."""
-        if not self._digest:
+        """Compares the digests that the workers took after the last step."""
+        if self._digest is None:
             return
         workers = self.membership.roster.workers
-        digests = {name: header.digest[1] for name, header in zip(workers, headers, strict=True) if header.digest}
-        step, self._digest = self._digest[0], []
+        digests = {name: str(header.digest[1]) for name, header in zip(workers, headers, strict=True) if header.digest}
+        (step, _), self._digest = self._digest, None
         equal = len(set(digests.values())) == 1
         if self.membership.chief:
             self.reporter.send(Digests(step=step, digests=digests, equal=equal))
@@ -385,7 +389,7 @@ class StepRunner:
             )
 
     def barrier(self) -> None:
-        """An exchange without numbers: nobody goes on before all members are here."""
+        """An exchange without numbers: no member goes on before all are here."""
         if self.catching_up:
             return
         while True:

@@ -1,4 +1,4 @@
-"""What a storage holds: complete checkpoints, leftovers, whose it is, and what may be deleted. No torch here."""
+"""The contents of a storage: complete checkpoints and leftovers, the run that owns it, and what may be deleted. No torch here."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from stretto.core.errors import Refused, Stale, UsageError
+from stretto.core.errors import Refused, SchemaError, Stale, UsageError
 from stretto.core.manifest import NAME, Manifest, is_final, step_of
+from stretto.core.schema import parse
 from stretto.train.checkpoint.storage import CheckpointStorage
 
 OWNER = "owner.json"
@@ -48,10 +49,10 @@ class CheckpointEntry:
 
 
 def entries(storage: CheckpointStorage) -> list[CheckpointEntry]:
-    """Everything there is, by step. Sizes are compared; content is not (see `verify`)."""
-    found = [(step, folder) for folder in storage.folders() if (step := step_of(folder)) is not None]
-    owner = _owner(storage) if found else None
-    return [_entry(storage, step, folder, owner) for step, folder in sorted(found)]
+    """All checkpoints and leftovers, by step. Compares sizes, not content (see `verify`)."""
+    folders = [(step, folder) for folder in storage.folders() if (step := step_of(folder)) is not None]
+    owner = _owner(storage) if folders else None
+    return [_entry(storage, step, folder, owner) for step, folder in sorted(folders)]
 
 
 def _owner(storage: CheckpointStorage) -> str | None:
@@ -90,7 +91,7 @@ def _problem(storage: CheckpointStorage, folder: str, manifest: Manifest, files:
 
 
 def verify(storage: CheckpointStorage, manifest: Manifest) -> None:
-    """Reads all shards. Raises `Refused`, with the path, for the first that is not what was written."""
+    """Reads all shards. Raises `Refused` with the path of the first that differs from what was written."""
     folder = manifest.folder
     for shard in manifest.shards:
         sha = hashlib.sha256()
@@ -110,7 +111,7 @@ def verify(storage: CheckpointStorage, manifest: Manifest) -> None:
 def choose(storage: CheckpointStorage, *, step: int | None = None, final: bool = False) -> CheckpointEntry | None:
     """The checkpoint to go on from: the last complete one, or that of a step. None where there has never been one.
 
-    With `final` that of the finished job counts as well. A damaged one is never passed over in silence.
+    With `final` that of the finished job counts as well. A damaged one is never skipped silently.
     """
     candidates = sorted(
         (entry for entry in entries(storage) if final or not entry.final), key=lambda entry: (entry.step, entry.final)
@@ -120,9 +121,9 @@ def choose(storage: CheckpointStorage, *, step: int | None = None, final: bool =
         for entry in reversed(complete):
             if entry.step == step:
                 return entry
-        told = next((f": {entry.problem}" for entry in candidates if entry.step == step and entry.problem), "")
+        problem = next((f": {entry.problem}" for entry in candidates if entry.step == step and entry.problem), "")
         raise UsageError(
-            f"there is no complete checkpoint of step {step} in {storage.where()}{told} "
+            f"there is no complete checkpoint of step {step} in {storage.where()}{problem} "
             f"({_offer([entry.step for entry in complete])})"
         )
     damaged = [entry for entry in candidates if entry.problem]
@@ -161,7 +162,7 @@ def _offer(steps: list[int]) -> str:
 
 
 def claim(storage: CheckpointStorage, *, run: str, run_id: str) -> None:
-    """Makes the storage this run's. Raises `UsageError` if it is another's, or cannot be written."""
+    """Claims the storage for this run. Raises `UsageError` if another run has it, or it cannot be written."""
     text = json.dumps({"run": run, "run_id": run_id, "since": time.time()}).encode()
     try:
         storage.make("")
@@ -171,9 +172,7 @@ def claim(storage: CheckpointStorage, *, run: str, run_id: str) -> None:
                 return
             storage.remove("", OWNER)
             raise UsageError(f"{others[0].path} is a checkpoint of another run: choose another --checkpoint")
-        owner = json.loads(storage.read("", OWNER))
-        if not isinstance(owner, dict):
-            raise ValueError(owner)
+        owner = parse(storage.read("", OWNER))
     except (FileExistsError, NotADirectoryError) as error:
         raise UsageError(
             f"checkpoints cannot be written to {storage.where()}: it, or what it lies in, is no folder: choose another --checkpoint"
@@ -183,7 +182,7 @@ def claim(storage: CheckpointStorage, *, run: str, run_id: str) -> None:
             f"checkpoints cannot be written to {storage.where()}: {error.strerror or error}: make it writable, or "
             "choose another --checkpoint"
         ) from error
-    except ValueError:
+    except SchemaError:
         raise UsageError(
             f"{storage.where('', OWNER)} is damaged: choose another --checkpoint, or remove the file if no run uses this folder"
         ) from None
@@ -195,26 +194,27 @@ def claim(storage: CheckpointStorage, *, run: str, run_id: str) -> None:
 
 
 def raise_fence(storage: CheckpointStorage, *, life: int, roster: int) -> None:
-    """From now on nobody with a lower number commits. Raises `Stale` for one who has such a number himself."""
+    """From now on no save with a lower number is committed. Raises `Stale` if this one has a lower number already."""
     check_fence(storage, life=life, roster=roster)
     storage.put("", FENCE, json.dumps({"life": life, "roster": roster}).encode())
 
 
 def check_fence(storage: CheckpointStorage, *, life: int, roster: int) -> None:
+    """Raises `Stale` if somebody with a higher number has raised the fence."""
     with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # a damaged fence is as good as none
-        held = json.loads(storage.read("", FENCE))
-        if (held["life"], held["roster"]) > (life, roster):
+        fence = json.loads(storage.read("", FENCE))
+        if (fence["life"], fence["roster"]) > (life, roster):
             raise Stale(
-                f"a save of roster {roster} (life {life}) is refused: {storage.where()} is at roster {held['roster']} "
-                f"(life {held['life']})"
+                f"a save of roster {roster} (life {life}) is refused: {storage.where()} is at roster {fence['roster']} "
+                f"(life {fence['life']})"
             )
 
 
 def tidy(storage: CheckpointStorage, *, keep: int, newest: Manifest) -> list[int]:
     """Deletes what is no longer needed once `newest` is complete; the steps of the deleted.
 
-    Kept are `newest` and the complete ones before it, `keep` in all, besides the final one. Leftovers go, and so does what an
-    earlier life of the run had beyond this step: it has been replaced. What others are writing meanwhile stays.
+    Keeps `newest` and the complete ones before it, `keep` in all, and the final one. Deletes leftovers, and what an earlier life of
+    the run had beyond this step. What others are writing meanwhile stays.
     """
     every = [entry for entry in entries(storage) if not _under_way(storage, entry, newest) and not _foreign(entry, newest)]
     older = [entry for entry in every if entry.complete and not entry.final and entry.step < newest.step]
@@ -229,7 +229,7 @@ def tidy(storage: CheckpointStorage, *, keep: int, newest: Manifest) -> list[int
 
 
 def _foreign(entry: CheckpointEntry, newest: Manifest) -> bool:
-    """Another run's: somebody has put it there, and it is not ours to delete."""
+    """Whether this is a checkpoint of another run, which is not ours to delete."""
     return entry.manifest is not None and entry.manifest.run_id != newest.run_id
 
 
@@ -237,7 +237,7 @@ def _under_way(storage: CheckpointStorage, entry: CheckpointEntry, newest: Manif
     """Whether somebody may be writing there now: all see the manifest before its writer has tidied, and may begin the next save."""
     if entry.manifest is not None or entry.step < newest.step or entry.folder == newest.folder:
         return False
-    marks = [(int(found[1]), int(found[2])) for name in storage.files(entry.folder) if (found := _MARK.match(name))]
+    marks = [(int(match[1]), int(match[2])) for name in storage.files(entry.folder) if (match := _MARK.match(name))]
     return not marks or max(marks) >= (newest.life, newest.roster)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 from stretto.core.errors import Refused, UsageError
 from stretto.core.manifest import Manifest
@@ -25,7 +25,7 @@ def export(storage: CheckpointStorage, manifest: Manifest, out: Path) -> int:
             f"the checkpoint of step {manifest.step} has no module in it: only what was given to job.share as a "
             "torch.nn.Module has weights to export"
         )
-    document: dict[str, Any] = {
+    document: dict[str, object] = {
         "__metadata__": {
             "format": "pt",
             "stretto.run": manifest.run,
@@ -59,7 +59,7 @@ def export(storage: CheckpointStorage, manifest: Manifest, out: Path) -> int:
     return len(start) + end
 
 
-def _copy(storage: CheckpointStorage, manifest: Manifest, places: dict[int, int], file: Any, *, base: int) -> None:
+def _copy(storage: CheckpointStorage, manifest: Manifest, places: dict[int, int], file: BinaryIO, *, base: int) -> None:
     for shard in manifest.shards:
         offset = len(header(manifest.tensors, shard.pieces))
         with storage.open(manifest.folder, shard.file) as source:

@@ -16,16 +16,17 @@ from stretto.core.errors import Refused, ScriptError
 from stretto.core.manifest import Identity, Manifest, Shard, compare
 from stretto.train.checkpoint.catalog import choose, previous
 from stretto.train.checkpoint.shard_layout import header
-from stretto.train.checkpoint.storage import CheckpointStorage, open_storage
+from stretto.train.checkpoint.storage import CheckpointStorage, StoredFile, open_storage
 from stretto.train.sharing.shared_objects import SharedObjects
 from stretto.train.sharing.state_codec import as_bytes, empty
 
 CHUNK = 16 << 20
 Room = Callable[[Any, list[list[Any]]], list[torch.Tensor | None]]
+"""Tensors of this worker that a state of a skeleton can be read into, by its tensors' dtypes and shapes."""
 
 
 class ResumePoint:
-    """The checkpoint that a job goes on from."""
+    """The checkpoint that a job resumes from. It is read and checked when the job asks for its state."""
 
     def __init__(
         self,
@@ -37,8 +38,8 @@ class ResumePoint:
         allow_mixed: bool,
         loaded: Callable[[int, str | None], None],
     ) -> None:
-        """`identity` is the job as its script made it, which has to fit. `loaded` hears the checkpoint's step, and what was
-        different in the run that wrote it and allowed."""
+        """`identity` is the job as its script made it, which has to fit. `loaded` is called with the checkpoint's step, and
+        with what differed in the run that wrote it and was allowed."""
         self._url = url
         self._step = step
         self._identity = identity
@@ -47,14 +48,14 @@ class ResumePoint:
         self._loaded = loaded
 
     def resume(self) -> dict[str, Any]:
-        """Gives the shared objects its state. Returns the place in the job."""
+        """Loads the state into the shared objects. Returns the place in the job."""
         manifest, place, allowed = self._load()
         mixed = allowed or str(manifest.extra.get("allowed", ""))
         self._loaded(manifest.step, mixed if allowed or manifest.mixed else None)
         return place
 
     def reload(self) -> dict[str, Any]:
-        """Gives them its state once more."""
+        """Loads the state once more."""
         return self._load()[1]
 
     def _load(self) -> tuple[Manifest, dict[str, Any], str]:
@@ -94,8 +95,9 @@ def _admit(manifest: Manifest, own: Identity, *, path: str, allow_mixed: bool) -
 
 
 def _tensors(storage: CheckpointStorage, manifest: Manifest, room: Room) -> list[torch.Tensor]:
-    specs: list[list[Any]] = [[one.dtype, list(one.shape)] for one in manifest.tensors]
-    tensors = [empty(one) if given is None else given for one, given in zip(specs, room(manifest.skeleton, specs), strict=True)]
+    specs: list[list[Any]] = [[tensor.dtype, list(tensor.shape)] for tensor in manifest.tensors]
+    own = room(manifest.skeleton, specs)
+    tensors = [empty(spec) if tensor is None else tensor for spec, tensor in zip(specs, own, strict=True)]
     flats = [as_bytes(tensor) for tensor in tensors]
     filled = [0] * len(tensors)
     for shard in manifest.shards:
@@ -114,25 +116,25 @@ def _fill(storage: CheckpointStorage, manifest: Manifest, shard: Shard, flats: l
     expected = header(manifest.tensors, shard.pieces)
     sha = hashlib.sha256()
     with storage.open(folder, shard.file) as file:
-        start = _take(file, memoryview(bytearray(len(expected))), path)
+        start = _read_into(file, memoryview(bytearray(len(expected))), path)
         sha.update(start)
         for piece in shard.pieces:
             step = flats[piece.tensor].numel() // max(1, manifest.tensors[piece.tensor].elements)
             view = flats[piece.tensor][piece.low * step : piece.high * step].numpy().data
             for low in range(0, len(view), CHUNK):
-                sha.update(_take(file, view[low : low + CHUNK], path))
+                sha.update(_read_into(file, view[low : low + CHUNK], path))
         if file.read(1):
             raise Refused(f"{path} is longer than the {shard.bytes} bytes that were written")
-    if sha.hexdigest() != shard.sha256 or start != expected:
+    if sha.hexdigest() != shard.sha256 or bytes(start) != expected:
         raise Refused(f"{path} is damaged: its content does not have the SHA-256 that the manifest names")
 
 
-def _take(file: Any, view: memoryview, path: str) -> memoryview:
-    """Fills the memory or refuses the file."""
+def _read_into(file: StoredFile, view: memoryview, path: str) -> memoryview:
+    """Fills the memory, or raises `Refused` where the file is too short."""
     place = 0
     while place < len(view):
-        got = file.readinto(view[place:])
-        if not got:
+        count = file.readinto(view[place:])
+        if not count:
             raise Refused(f"{path} is cut off: {len(view) - place} bytes are missing")
-        place += got
+        place += count
     return view

@@ -1,8 +1,8 @@
 """A worker's part of a checkpoint: copied at a boundary, written by a thread of low priority while training goes on.
 
-All members copy at the same boundary, because the chief announces it in the exchange before. Each writes its share and lays a small
-note beside it; the chief waits for all notes and puts the manifest, which makes the checkpoint. There is one save at a time: while
-one is under way the next is left out, so a slow disk costs checkpoints, never steps and never memory.
+All members copy at the same boundary, because the chief announces it in the exchange before. Each writes its share and a small note
+beside it; the chief waits for all notes and then writes the manifest, which completes the checkpoint. There is one save at a time:
+while one is under way the next is skipped, so a slow disk costs checkpoints, but neither steps nor memory.
 
 Names of shards and notes carry life and roster, so what a stale worker writes is never taken for something else, and the fence in
 the folder keeps a stale chief from committing.
@@ -16,7 +16,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from stretto.train.checkpoint.catalog import check_fence, claim, mark, raise_fen
 from stretto.train.checkpoint.snapshot import Memory, Snapshot
 from stretto.train.checkpoint.storage import CheckpointStorage, Stream, open_storage
 from stretto.train.entry.failpoints import failpoint
+from stretto.train.position import Directives
 
 if TYPE_CHECKING:
     from stretto.train.membership import Membership
@@ -37,16 +38,16 @@ if TYPE_CHECKING:
 
 CHUNK = 4 << 20
 PARTS_S = 60.0
-"""The chief waits at least so long for the parts of the others, counted from its own,"""
+"""The chief waits at least this long for the parts of the others, counted from the end of its own,"""
 PATIENCE = 10.0
-"""and so many times as long as its own part took. Longer than any difference between disks; shorter than for ever."""
+"""and at least this many times as long as its own part took: longer than any difference between disks."""
 NICE = 5
-"""Low enough to yield to training, high enough to be run on a full machine: what holds the interpreter's lock must not starve."""
+"""Yields to training, yet runs on a full machine: a thread that holds the interpreter's lock must not starve."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointConfig:
-    """What was asked for, from STRETTO_OPTIONS."""
+    """Where and how often to save, from STRETTO_OPTIONS."""
 
     url: str
     run: str
@@ -65,19 +66,19 @@ class SaveAborted(StrettoError):
 
 @dataclass(slots=True)
 class Save:
-    """One save on one worker."""
+    """One save on one worker, from its copy to its end."""
 
     step: int
     roster: int
     writer: int
     writers: int
     snapshot: Snapshot
-    place: dict[str, Any]
+    place: Mapping[str, Any]
     final: bool
     blocked_s: float
     began: float = field(default_factory=time.monotonic)
     broken: str = ""
-    """Why it cannot be finished any more unless all parts are there."""
+    """Why it can only be finished if all parts are there already; empty while nothing is wrong."""
     over: threading.Event = field(default_factory=threading.Event)
     committed: bool = False
     """The manifest is there, as far as this worker has looked."""
@@ -88,7 +89,7 @@ class Save:
 
 
 class Saver:
-    """The saves of one worker, one at a time."""
+    """Takes the saves of one worker, one at a time. A save that fails costs a checkpoint and nothing else."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class Saver:
         self._storage: CheckpointStorage = open_storage(config.url)
         self._memory = Memory()
         self._save: Save | None = None
-        self._failed: list[Any] = []
+        self._failed: list[int | str] = []
         self._due_at = time.monotonic() + (config.every_s or 0.0)
         self._skipped = 0
         self._prepared = 0
@@ -128,9 +129,9 @@ class Saver:
 
     # ---- what the exchange carries
 
-    def note(self) -> dict[str, Any]:
-        """For the header of a training exchange: the chief's order for the next boundary, or a member's bad news."""
-        note: dict[str, Any] = {}
+    def note(self) -> Directives:
+        """For the header of a training exchange: the chief's order to save at the next boundary, or a member's failed save."""
+        note = Directives()
         if self._membership.chief and self._due(self._position.step + 1):
             note["save"] = self._position.step + 1
         if self._failed:
@@ -149,9 +150,9 @@ class Saver:
     def _skip(self, step: int) -> None:
         if self._save is not None and self._skipped != self._save.step:
             self._skipped = self._save.step
-            took = time.monotonic() - self._save.began
+            elapsed = time.monotonic() - self._save.began
             self._reporter.warn(
-                f"the save of step {self._save.step} is still under way after {took:.1f} s, so step {step} is not saved: "
+                f"the save of step {self._save.step} is still under way after {elapsed:.1f} s, so step {step} is not saved: "
                 "checkpoint less often (--checkpoint-every) or to a faster place"
             )
 
@@ -159,8 +160,8 @@ class Saver:
     def _busy(self) -> bool:
         return self._save is not None and not self._save.over.is_set()
 
-    def receive_notes(self, notes: list[dict[str, Any]]) -> None:
-        """Everybody's notes of an exchange that has happened."""
+    def receive_notes(self, notes: list[Directives]) -> None:
+        """Takes the notes of all members, by rank, after an exchange."""
         self._failed = []
         for note in notes:
             failure = note.get("unsaved")
@@ -169,8 +170,9 @@ class Saver:
 
     # ---- boundaries
 
-    def at_boundary(self, notes: dict[str, Any]) -> None:
-        if notes.get("save") == self._position.step:
+    def at_boundary(self, directives: Directives) -> None:
+        """Begins the save that the chief has ordered for this boundary, or makes its memory ready."""
+        if directives.get("save") == self._position.step:
             self._begin(final=False)
         elif self._position.step and self._prepared != self._membership.roster.number and not self._busy:
             self._prepared = self._membership.roster.number
@@ -178,7 +180,7 @@ class Saver:
             self._memory.prepare(skeleton, tensors, writer=self._membership.rank, writers=len(self._membership.roster.members))
 
     def last(self, *, final: bool = False) -> bool:
-        """A save of this moment, and its end. False if the roster broke meanwhile: what is there to be waited for again."""
+        """Saves this moment and waits for the end of the save. False if the roster broke meanwhile: the caller tries again."""
         until = time.monotonic() + self.config.grace_s
         self._wait(until)
         if self._done_already(final):
@@ -221,12 +223,12 @@ class Saver:
         return self._membership.seat.roster is None
 
     def leave(self) -> None:
-        """This worker goes: its part is finished first, which holds up nobody."""
+        """Before this worker leaves: finishes its part, which holds up no other worker."""
         if self._save is not None:
             self._save.over.wait(self.config.grace_s)
 
     def broke(self) -> None:
-        """The roster broke: a save that lacks a part will never have it."""
+        """The roster broke: a save that lacks a part will never be complete."""
         if self._busy and self._save is not None:
             self._save.broken = self._save.broken or "the roster broke before all parts were written"
 
@@ -268,7 +270,7 @@ class Saver:
             self._write(save)
             if save.writer == 0:
                 self._commit(save)
-        except Exception as error:  # whatever it is, it costs this save and nothing else: nobody else would hear of it
+        except Exception as error:  # any error costs this save and nothing else; nothing else would report it
             self._give_up(save, error)
         finally:
             save.over.set()
@@ -370,7 +372,7 @@ class Saver:
         return Shard(part["file"], part["bytes"], part["sha256"], tuple(Piece(**piece) for piece in part["pieces"]))
 
     def _give_up(self, save: Save, error: Exception) -> None:
-        """Says why, and removes what this worker has written: training goes on, the last checkpoint stays."""
+        """Reports why, and removes what this worker has written: training goes on, the last checkpoint stays."""
         reason = _reason(error)
         save.broken = save.broken or reason
         self._failed = [save.step, save.roster, reason[:200]]

@@ -1,6 +1,6 @@
-"""Who writes which bytes, and how a shard looks: the safetensors format, made and read without torch.
+"""Which writer writes which bytes, and the layout of a shard: the safetensors format, made and read without torch.
 
-All tensors lie in a row; the row is cut into one range a writer, at the border of an element. A tensor that is in a shard as a
+All tensors lie in a row, which is cut into one range per writer, between two elements. A tensor that is in a shard as a
 whole has its name and shape there; a part of one is named `name[low:high]`. So any reader of safetensors can look into a shard.
 """
 
@@ -90,7 +90,7 @@ def weights(manifest: Manifest) -> list[tuple[str, int]]:
 
     With one module these are its own; with several, each name begins with that of its module and a dot.
     """
-    modules = [one.name for one in manifest.identity.objects if one.module]
+    modules = [entry.name for entry in manifest.identity.objects if entry.module]
     return list(_weights(manifest, modules))
 
 

@@ -6,7 +6,7 @@ import mmap
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stretto.train.data.loader import Loader
 
 
-def tensor_names(skeleton: Any, count: int) -> list[str]:
+def tensor_names(skeleton: object, count: int) -> list[str]:
     """A name for every tensor of a state: its path in the skeleton, without the common `objects`."""
     names = [""] * count
     for path, index in _walk(skeleton, ()):
@@ -34,25 +34,27 @@ def tensor_names(skeleton: Any, count: int) -> list[str]:
     return names
 
 
-def _walk(skeleton: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
+def _walk(skeleton: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
     if not isinstance(skeleton, dict):
         return
+    node = cast("dict[str, Any]", skeleton)
     for kind in ("tensor", "array"):
-        if isinstance(skeleton.get(kind), int):
-            yield path, skeleton[kind]
-    for key, entry in skeleton.get("map", ()):
+        if isinstance(node.get(kind), int):
+            yield path, node[kind]
+    for key, entry in node.get("map", ()):
         yield from _walk(entry, (*path, str(key)))
     for kind in ("list", "tuple", "set"):
-        for place, entry in enumerate(skeleton.get(kind, ())):
+        for place, entry in enumerate(node.get(kind, ())):
             yield from _walk(entry, (*path, str(place)))
 
 
-def describe(skeleton: Any, tensors: list[torch.Tensor]) -> tuple[Tensor, ...]:
-    found = []
+def describe(skeleton: object, tensors: list[torch.Tensor]) -> tuple[Tensor, ...]:
+    """Name, dtype and shape of each tensor of a state."""
+    described: list[Tensor] = []
     for name, tensor in zip(tensor_names(skeleton, len(tensors)), tensors, strict=True):
         dtype, shape = spec(tensor)
-        found.append(Tensor(name, dtype, tuple(shape)))
-    return tuple(found)
+        described.append(Tensor(name, dtype, tuple(shape)))
+    return tuple(described)
 
 
 def identify(
@@ -63,7 +65,7 @@ def identify(
     batching: dict[str, str],
     shared: SharedObjects,
     version: str,
-    fingerprint: dict[str, Any],
+    fingerprint: dict[str, str],
 ) -> Identity:
     """The job as a checkpoint compares it: what its script made, before any state was received."""
     modules = {name for name, _ in shared.modules}
@@ -94,7 +96,7 @@ def identify(
 
 @dataclass(frozen=True, slots=True)
 class StateShare:
-    """What one writer's shard will have, before anything is copied."""
+    """The contents of one writer's shard, before anything is copied."""
 
     tensors: tuple[Tensor, ...]
     pieces: tuple[Piece, ...]
@@ -109,24 +111,24 @@ class StateShare:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What one worker will write."""
+    """What one worker will write: its share of the state as of one boundary."""
 
-    skeleton: Any
+    skeleton: object
     tensors: tuple[Tensor, ...]
     pieces: tuple[Piece, ...]
     image: torch.Tensor
-    """The file's bytes, header and all. They lie in the reused memory, from a page's beginning: good until the next snapshot."""
+    """The bytes of the file, header and all, in the reused memory from the beginning of a page: valid until the next snapshot."""
 
 
 class Memory:
-    """Host memory for one shard. It grows to the largest and never beyond."""
+    """Host memory for one shard, reused from save to save. It grows to the largest shard and never beyond."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8)
         self._making: threading.Thread | None = None
 
-    def prepare(self, skeleton: Any, tensors: list[torch.Tensor], *, writer: int, writers: int) -> None:
-        """Makes the memory in the background: its first touch costs more than all later copies, and nobody should wait for it."""
+    def prepare(self, skeleton: object, tensors: list[torch.Tensor], *, writer: int, writers: int) -> None:
+        """Makes the memory in the background: its first touch costs more than all later copies, and would hold up training."""
         size = _share(skeleton, tensors, writer=writer, writers=writers).bytes
         if self._memory.numel() < size and self._making is None:
             self._making = threads.start(self._make, size, name="stretto-save-memory")
@@ -135,7 +137,7 @@ class Memory:
         self._memory = torch.empty(0, dtype=torch.uint8)
         self._memory = _pages(size).zero_()
 
-    def _reserve(self, size: int) -> torch.Tensor:
+    def reserve(self, size: int) -> torch.Tensor:
         if self._making is not None:
             self._making.join()
             self._making = None
@@ -144,10 +146,10 @@ class Memory:
             self._memory = _pages(size)
         return self._memory[:size]
 
-    def snapshot(self, skeleton: Any, tensors: list[torch.Tensor], *, writer: int, writers: int) -> Snapshot:
+    def snapshot(self, skeleton: object, tensors: list[torch.Tensor], *, writer: int, writers: int) -> Snapshot:
         """Copies this writer's share. This is the part that training waits for."""
         share = _share(skeleton, tensors, writer=writer, writers=writers)
-        image = self._reserve(share.bytes)
+        image = self.reserve(share.bytes)
         place = len(share.header)
         image[:place].copy_(torch.frombuffer(bytearray(share.header), dtype=torch.uint8))
         for piece, size in zip(share.pieces, share.sizes, strict=True):
@@ -157,7 +159,7 @@ class Memory:
         return Snapshot(skeleton, share.tensors, share.pieces, image)
 
 
-def _share(skeleton: Any, tensors: list[torch.Tensor], *, writer: int, writers: int) -> StateShare:
+def _share(skeleton: object, tensors: list[torch.Tensor], *, writer: int, writers: int) -> StateShare:
     described = describe(skeleton, tensors)
     try:
         pieces = tuple(deal(described, writers)[writer])
@@ -168,5 +170,5 @@ def _share(skeleton: Any, tensors: list[torch.Tensor], *, writer: int, writers: 
 
 
 def _pages(size: int) -> torch.Tensor:
-    """Memory of its own that begins at a page, as direct writes want it, and goes back to the system when it is let go of."""
+    """Memory that begins at a page, as direct writes need, and goes back to the system when it is freed."""
     return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)

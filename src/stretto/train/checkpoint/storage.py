@@ -1,11 +1,11 @@
 """Where checkpoints lie: a folder of this machine, or any place that fsspec can write to.
 
-Two levels only, folders and files. `put` is all or nothing: readers see the old content, the new one, or no file. Locally
+There are two levels only, folders and files. `put` is all or nothing: readers see the old content, the new one, or no file. Locally
 that is a rename after fsync of the file and of its folder; elsewhere it is one upload, which object stores make visible as a whole.
 
 Large local files are written past the page cache (O_DIRECT): copying gigabytes into it, and having the kernel write them out from
-there, costs more CPU than all the rest of a save, and on a machine that trains all of it is taken from training. It also keeps the
-cache for the data that training reads.
+there, costs more CPU than the rest of a save, all of it taken from training. It also keeps the cache for the data that training
+reads.
 """
 
 from __future__ import annotations
@@ -16,24 +16,32 @@ import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import BinaryIO, Protocol, TypedDict, cast
 
 from stretto.core.errors import UsageError
 from stretto.train.entry.failpoints import failpoint
 
 
 class Stream(Protocol):
-    """A file being written. It is worth nothing before `close`, which makes it durable."""
+    """A file that is being written. `close` makes it durable; before that it counts for nothing."""
 
     def write(self, data: memoryview) -> None: ...
     def close(self) -> None: ...
     def abandon(self) -> None: ...
 
 
+class StoredFile(Protocol):
+    """A file that is being read."""
+
+    def read(self, size: int, /) -> bytes: ...
+    def readinto(self, buffer: memoryview, /) -> int | None: ...
+    def seek(self, offset: int, /) -> int: ...
+
+
 class CheckpointStorage(Protocol):
-    """All methods raise OSError, with the path, where the place cannot be used."""
+    """A place with folders of files. All methods raise OSError, with the path, where the place cannot be used."""
 
     def where(self, folder: str = "", name: str = "") -> str: ...
     def folders(self) -> list[str]: ...
@@ -43,13 +51,13 @@ class CheckpointStorage(Protocol):
     def put(self, folder: str, name: str, data: bytes, *, durable: bool = False) -> None: ...
     def create(self, folder: str, name: str, data: bytes) -> bool: ...
     def read(self, folder: str, name: str) -> bytes: ...
-    def open(self, folder: str, name: str) -> contextlib.AbstractContextManager[Any]: ...
+    def open(self, folder: str, name: str) -> contextlib.AbstractContextManager[StoredFile]: ...
     def remove(self, folder: str, name: str) -> None: ...
     def remove_folder(self, folder: str) -> None: ...
 
 
 def open_storage(url: str) -> CheckpointStorage:
-    """The storage behind a path or a URL."""
+    """The storage that a path or a URL names."""
     if url.startswith("file://"):
         url = url.removeprefix("file://")
     if "://" not in url:
@@ -92,7 +100,7 @@ class LocalStorage:
         return LocalStream(self.root / folder / name, direct=size >= DIRECT_BYTES)
 
     def put(self, folder: str, name: str, data: bytes, *, durable: bool = False) -> None:
-        """A durable file is on the disk when this returns, and so is everything that was closed in its folder before."""
+        """A durable file is on the disk when this returns, as is everything that was closed in its folder before."""
         path = self.root / folder / name
         temporary = path.with_name(f".{name}.{uuid.uuid4().hex[:8]}")
         try:
@@ -127,7 +135,7 @@ class LocalStorage:
         return (self.root / folder / name).read_bytes()
 
     @contextlib.contextmanager
-    def open(self, folder: str, name: str) -> Iterator[Any]:
+    def open(self, folder: str, name: str) -> Generator[StoredFile, None, None]:
         with open(self.root / folder / name, "rb", buffering=0) as file:
             yield file
 
@@ -139,7 +147,10 @@ class LocalStorage:
 
 
 class LocalStream:
-    """`write` wants memory that begins at a page; all but the last piece are whole blocks."""
+    """A local file, written past the page cache where it is large.
+
+    `write` wants memory that begins at a page; all but the last piece are whole blocks.
+    """
 
     def __init__(self, path: Path, *, direct: bool) -> None:
         self._path = path
@@ -155,7 +166,7 @@ class LocalStream:
             data = data[self._write(data) :]
 
     def _write(self, data: memoryview) -> int:
-        """As much as goes at once. The odd end of a file goes through the cache, and so does all that a file system wants there."""
+        """Writes as much as possible at once. The odd end of a file goes through the cache, as does what a file system refuses."""
         if self.direct:
             whole = len(data) - len(data) % BLOCK
             if whole:
@@ -203,14 +214,45 @@ def _sync(folder: Path) -> None:
         os.close(fd)
 
 
+class _Listed(TypedDict):
+    name: str
+    size: int
+    type: str
+
+
+class _FileSystem(Protocol):
+    """What is used of fsspec, which comes without types."""
+
+    def invalidate_cache(self, path: str) -> None: ...
+    def ls(self, path: str, detail: bool) -> list[_Listed]: ...
+    def makedirs(self, path: str, exist_ok: bool) -> None: ...
+    def pipe_file(self, path: str, value: bytes) -> None: ...
+    def cat_file(self, path: str) -> bytes: ...
+    def exists(self, path: str) -> bool: ...
+    def open(self, path: str, mode: str, block_size: int = ...) -> BinaryIO: ...
+    def rm_file(self, path: str) -> None: ...
+    def rm(self, path: str, recursive: bool) -> None: ...
+
+
+@contextlib.contextmanager
+def _errors_as_oserror(path: str) -> Generator[None, None, None]:
+    """Whatever the library behind a file system raises, callers see OSError with the path."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(5, f"{type(error).__name__}: {error}", path) from error
+
+
 class RemoteStorage:
-    """Any fsspec file system. Its errors are told as OSError, whatever the library behind it raises."""
+    """Any fsspec file system. Its errors are raised as OSError, whatever the library behind it raises."""
 
     def __init__(self, url: str) -> None:
         try:
             import fsspec
 
-            self._fs, self._root = fsspec.core.url_to_fs(url)
+            self._fs, self._root = cast("tuple[_FileSystem, str]", fsspec.core.url_to_fs(url))
         except (ImportError, ValueError, OSError) as error:
             raise UsageError(
                 f"--checkpoint {url} cannot be used: {error}: name a folder, or a URL that fsspec knows and whose "
@@ -224,22 +266,13 @@ class RemoteStorage:
     def _path(self, folder: str = "", name: str = "") -> str:
         return "/".join(part for part in (self._root.rstrip("/"), folder, name) if part)
 
-    def _list(self, path: str) -> list[dict[str, Any]]:
-        with self.errors_as_oserror(path):
+    def _list(self, path: str) -> list[_Listed]:
+        with _errors_as_oserror(path):
             self._fs.invalidate_cache(path)
             try:
                 return self._fs.ls(path, detail=True)
             except FileNotFoundError:
                 return []
-
-    @contextlib.contextmanager
-    def errors_as_oserror(self, path: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError:
-            raise
-        except Exception as error:
-            raise OSError(5, f"{type(error).__name__}: {error}", path) from error
 
     def folders(self) -> list[str]:
         return sorted(
@@ -248,66 +281,68 @@ class RemoteStorage:
 
     def files(self, folder: str) -> dict[str, int]:
         listed = self._list(self._path(folder))
-        return {one["name"].rsplit("/", 1)[-1]: int(one["size"]) for one in listed if one["type"] == "file"}
+        return {file["name"].rsplit("/", 1)[-1]: int(file["size"]) for file in listed if file["type"] == "file"}
 
     def make(self, folder: str) -> None:
-        with self.errors_as_oserror(self._path(folder)):
+        with _errors_as_oserror(self._path(folder)):
             self._fs.makedirs(self._path(folder), exist_ok=True)
 
     def stream(self, folder: str, name: str, *, size: int) -> RemoteStream:
         path = self._path(folder, name)
-        with self.errors_as_oserror(path):
-            return RemoteStream(self, self._fs, path)
+        with _errors_as_oserror(path):
+            return RemoteStream(self._fs, path)
 
     def put(self, folder: str, name: str, data: bytes, *, durable: bool = False) -> None:
         path = self._path(folder, name)
-        with self.errors_as_oserror(path):
+        with _errors_as_oserror(path):
             self._fs.pipe_file(path, data)
 
     def create(self, folder: str, name: str, data: bytes) -> bool:
         """Not atomic where the store has no such thing: two runs that begin in the same moment may both believe to be first."""
         path = self._path(folder, name)
-        with self.errors_as_oserror(path):
+        with _errors_as_oserror(path):
             if self._fs.exists(path):
                 return False
             self._fs.pipe_file(path, data)
             return True
 
     def read(self, folder: str, name: str) -> bytes:
-        with self.errors_as_oserror(self._path(folder, name)):
+        with _errors_as_oserror(self._path(folder, name)):
             return self._fs.cat_file(self._path(folder, name))
 
     @contextlib.contextmanager
-    def open(self, folder: str, name: str) -> Iterator[Any]:
-        with self.errors_as_oserror(self._path(folder, name)), self._fs.open(self._path(folder, name), "rb") as file:
-            yield file
+    def open(self, folder: str, name: str) -> Generator[StoredFile, None, None]:
+        with _errors_as_oserror(self._path(folder, name)), self._fs.open(self._path(folder, name), "rb") as file:
+            yield cast("StoredFile", file)
 
     def remove(self, folder: str, name: str) -> None:
-        with self.errors_as_oserror(self._path(folder, name)), contextlib.suppress(FileNotFoundError):
+        with _errors_as_oserror(self._path(folder, name)), contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(self._path(folder, name))
 
     def remove_folder(self, folder: str) -> None:
-        with self.errors_as_oserror(self._path(folder)), contextlib.suppress(FileNotFoundError):
+        with _errors_as_oserror(self._path(folder)), contextlib.suppress(FileNotFoundError):
             self._fs.rm(self._path(folder), recursive=True)
 
 
 class RemoteStream:
-    def __init__(self, storage: RemoteStorage, fs: Any, path: str) -> None:
-        self._storage = storage
+    """An upload to a file system of fsspec."""
+
+    def __init__(self, fs: _FileSystem, path: str) -> None:
         self._fs = fs
         self._path = path
         self._file = fs.open(path, "wb", block_size=16 << 20)
 
     def write(self, data: memoryview) -> None:
-        with self._storage.errors_as_oserror(self._path):
+        with _errors_as_oserror(self._path):
             self._file.write(bytes(data))
 
     def close(self) -> None:
-        with self._storage.errors_as_oserror(self._path):
+        with _errors_as_oserror(self._path):
             self._file.close()
 
     def abandon(self) -> None:
         with contextlib.suppress(Exception):
-            self._file.discard() if hasattr(self._file, "discard") else self._file.close()
+            discard = getattr(self._file, "discard", self._file.close)
+            discard()
         with contextlib.suppress(Exception):
             self._fs.rm_file(self._path)

@@ -1,1 +1,1 @@
-"""How a script becomes a worker: joining, the link to its agent, what it is compared by, and how it is told to stop."""
+"""How a script becomes a worker: joining, the channel to its agent, what workers are compared by, and how they stop."""

@@ -13,13 +13,13 @@ from stretto.core.messages import TO_AGENT, TO_WORKER, ToAgent, ToWorker
 from stretto.core.schema import Unknown
 
 LINE_BYTES = 16 << 20
-"""No message is longer; an agent that sends one is not ours."""
+"""No message of the agent is longer."""
 ORPHAN = 70
 """The exit code of a worker whose agent is gone."""
 
 
 class AgentChannel:
-    """Messages to and from the agent. A worker whose agent is gone ends at once: nobody would know of its steps."""
+    """Messages to and from the agent. A worker whose agent is gone exits at once: its steps would not be recorded."""
 
     def __init__(self, fd: int, beat: Heartbeat | None) -> None:
         self._socket = socket.socket(fileno=fd)
@@ -41,7 +41,7 @@ class AgentChannel:
             self._orphaned()
 
     def close(self) -> None:
-        """The process is about to end: the agent closing its side is no longer a surprise."""
+        """Before the process ends: the agent may close its side from now on."""
         self._closed = True
 
     def _read(self, handle: Callable[[ToWorker | Unknown], None]) -> None:
@@ -66,7 +66,7 @@ class AgentChannel:
 
 
 class NullHeartbeat:
-    """The beat of a script that runs alone."""
+    """Stands for the heartbeat in a script that runs without an agent."""
 
     def activity(self, code: Activity) -> None: ...
     def enter_pass(self, *, train: bool, loader: int, step: int, pass_: int) -> None: ...

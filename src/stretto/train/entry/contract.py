@@ -8,8 +8,9 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def contract(*, seed: int, slices: int, loaders: list[Loader], batches: BatchController, shared: SharedObjects) -> dict[str, str]:
-    """By the words of the script: each name with its value."""
+    """The terms by their names in the script, with their values."""
     terms = {
         "stretto.join(seed=…)": str(seed),
         "slices": str(slices),
@@ -59,13 +60,13 @@ def _loader(loader: Loader, policy: Policy | None) -> dict[str, str]:
     return {**terms, "the batch policy": _plain(policy)} if policy is not None else terms
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     """As the script wrote it; without addresses in memory, which differ between processes."""
     text = repr(value)
     return type(value).__name__ if " at 0x" in text else text
 
 
-def _kind(shared_object: Any) -> str:
+def _kind(shared_object: object) -> str:
     """What a shared object is. The optimizer's numbers are not compared: newcomers get them with the state."""
     name = type(shared_object).__name__
     if isinstance(shared_object, torch.nn.Module):
@@ -102,7 +103,8 @@ def code_terms() -> dict[str, str]:
 def _own_modules() -> Iterator[tuple[str, str]]:
     """Names and files. Most of thousands of modules are libraries: told from the beginning of their paths, before anything else."""
     folders = tuple(os.path.join(os.path.abspath(folder), "") for folder in (os.path.dirname("".join(sys.argv[:1])), "."))
-    for name, module in list(sys.modules.items()):
+    modules: dict[str, object] = dict(sys.modules)  # scripts and lazy imports may put anything there
+    for name, module in modules.items():
         path = vars(module).get("__file__") if isinstance(module, ModuleType) else None  # a lazy module would import itself
         if isinstance(path, str) and path.endswith(".py") and name not in MAIN and not path.startswith(LIBRARIES):
             path = os.path.abspath(path)
@@ -114,8 +116,8 @@ def _code(name: str, path: str) -> CodeType | None:
     """As the file is now: a change within the seconds since its import is not seen."""
     try:
         spec = importlib.util.spec_from_file_location(name, path)
-        loader: Any = spec.loader if spec is not None else None
-        return loader.get_code(name)
+        loader = spec.loader if spec is not None else None
+        return loader.get_code(name) if isinstance(loader, SourceFileLoader) else None
     except (OSError, SyntaxError, ValueError, ImportError, AttributeError):
         return None
 
@@ -124,7 +126,7 @@ def _hash(code: CodeType) -> str:
     return hashlib.blake2b(_text(code).encode(), digest_size=6).hexdigest()
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """Everything that decides what code does, and no more: neither lines nor the file's place."""
     if isinstance(value, CodeType):
         return repr(
@@ -142,5 +144,5 @@ def _text(value: Any) -> str:
             )
         )
     if isinstance(value, tuple):
-        return repr([_text(constant) for constant in value])
-    return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
+        return repr([_text(constant) for constant in cast("tuple[object, ...]", value)])
+    return repr(sorted(map(repr, cast("frozenset[object]", value)))) if isinstance(value, frozenset) else repr(value)

@@ -1,7 +1,7 @@
-"""What changes bits besides the script: the machine and its versions, which stay as they are, and torch's settings, which a script
-may choose until training begins.
+"""What changes bits besides the script: the machine and its versions, which are fixed, and torch's settings, which a script may
+choose until training begins.
 
-Everything goes by its Python name, so that a difference can be looked up and mended.
+Each has its Python name, so that a difference can be looked up and mended.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol, cast
 
 import torch
 
@@ -18,6 +18,12 @@ from stretto.core.errors import ScriptError
 
 _threads_at_import = torch.get_num_threads()
 """A script that has another number when it joins has chosen it."""
+
+
+class _Deterministic(Protocol):
+    """torch.utils.deterministic, whose property torch's types do not know."""
+
+    fill_uninitialized_memory: bool
 
 
 def machine() -> dict[str, str]:
@@ -31,10 +37,10 @@ def machine() -> dict[str, str]:
     }
 
 
-def _tf32(legacy: Callable[[], Any], precision: Callable[[], Any]) -> Callable[[], Any]:
+def _tf32(legacy: Callable[[], object], precision: Callable[[], object]) -> Callable[[], object]:
     """The old switch raises once a script has used the new one."""
 
-    def read() -> Any:
+    def read() -> object:
         try:
             return legacy()
         except RuntimeError:
@@ -43,13 +49,13 @@ def _tf32(legacy: Callable[[], Any], precision: Callable[[], Any]) -> Callable[[
     return read
 
 
-_READ: dict[str, Callable[[], Any]] = {
+_READ: dict[str, Callable[[], object]] = {
     "torch.get_num_threads()": torch.get_num_threads,
     "torch.get_default_dtype()": torch.get_default_dtype,
     "torch.get_float32_matmul_precision()": torch.get_float32_matmul_precision,
     "torch.are_deterministic_algorithms_enabled()": torch.are_deterministic_algorithms_enabled,
 }
-_READ_CUDA: dict[str, Callable[[], Any]] = {
+_READ_CUDA: dict[str, Callable[[], object]] = {
     "torch.backends.cuda.matmul.allow_tf32": _tf32(
         lambda: torch.backends.cuda.matmul.allow_tf32, lambda: torch.backends.cuda.matmul.fp32_precision
     ),
@@ -65,7 +71,7 @@ def settings() -> dict[str, str]:
     return {name: str(read()) for name, read in _readers().items()}
 
 
-def _readers() -> dict[str, Callable[[], Any]]:
+def _readers() -> dict[str, Callable[[], object]]:
     return {**_READ, **_READ_CUDA} if torch.cuda.is_available() else _READ
 
 
@@ -74,23 +80,23 @@ def fingerprint() -> dict[str, str]:
     return {**machine(), **settings()}
 
 
-def prepare(threads: int | None = None, *, given: int | None = None) -> list[str]:
+def prepare(threads: int | None = None, *, launched_with: int | None = None) -> list[str]:
     """The settings that bits independent of the number of workers need. The calls that changed something, as text.
 
-    `threads` is what the script asks for, `given` what its launcher has set already. What a script has chosen itself before it
-    joins stays.
+    `threads` is what the script asks for, `launched_with` what its launcher has set. What a script has chosen
+    before it joins stays.
     """
     changed: list[str] = []
     before = torch.get_num_threads()
-    chosen = before != (given if given is not None else _threads_at_import)
-    wanted = threads or (before if chosen else given or 1)
+    chosen = before != (launched_with if launched_with is not None else _threads_at_import)
+    wanted = threads or (before if chosen else launched_with or 1)
     if before != wanted:
         torch.set_num_threads(wanted)
         if threads is None:
             changed.append(f"torch.set_num_threads({wanted}) (it was {before})")
     if not torch.are_deterministic_algorithms_enabled():
         torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        cast("_Deterministic", torch.utils.deterministic).fill_uninitialized_memory = False
         changed.append("torch.use_deterministic_algorithms(True, warn_only=True)")
     if torch.backends.cudnn.benchmark:
         torch.backends.cudnn.benchmark = False
@@ -99,11 +105,11 @@ def prepare(threads: int | None = None, *, given: int | None = None) -> list[str
 
 
 class TorchSettings:
-    """A job's settings: free until training begins, then as they are."""
+    """A job's settings of torch: a script may change them until training begins, and not after."""
 
     def __init__(self) -> None:
-        self._readers: list[tuple[str, Callable[[], Any]]] = []
-        self._fixed: list[Any] = []
+        self._readers: list[tuple[str, Callable[[], object]]] = []
+        self._fixed: list[object] = []
 
     def fix(self) -> dict[str, str]:
         """Training begins with what is set now."""
@@ -124,7 +130,7 @@ class TorchSettings:
 
 
 def report_changed(changed: list[str]) -> None:
-    """One line about what was changed for the user."""
+    """Prints one line about the settings that were changed for the user."""
     if changed:
         print(
             f"stretto has called {', '.join(changed)} so that the bits do not depend on the number of workers; to choose "

@@ -1,4 +1,4 @@
-"""How a process becomes a worker: `stretto.join`. A process has one job at a time, and a launched worker has one in its life."""
+"""How a process becomes a worker: `stretto.join`. A process has one job at a time, and a launched worker only one at all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import sys
 import traceback
 from types import TracebackType
-from typing import Any
 
 import torch
 
@@ -23,7 +22,7 @@ from stretto.train.membership import Membership
 from stretto.train.oom_retry import OomCarryover
 from stretto.train.rng import seed_all
 from stretto.train.script_checks.variables import LIBRARIES, script_frames
-from stretto.train.session import TrainingSession, WorkerProcess
+from stretto.train.session import TrainingSession, WorkerOptions, WorkerProcess
 
 SEEDED = 1 << 32
 """Seeds that scripts choose are smaller; those that torch draws for itself have 53 bits."""
@@ -50,13 +49,13 @@ def join(seed: int = 0, *, threads: int | None = None) -> Job:
     seed = operator.index(seed)
     if _carried is not None:
         carried, _carried = _carried, None
-        prepare(threads, given=carried.process.options.get("threads"))
+        prepare(threads, launched_with=carried.process.options.get("threads"))
         return _begin(TrainingSession(carried.process, seed=seed, changed=[], carried=carried))
     if _session is not None:
-        _end_first(_session)
+        _close_earlier(_session)
     _check_models()
-    options: dict[str, Any] = json.loads(os.environ.get("STRETTO_OPTIONS", "{}"))
-    changed = prepare(threads, given=options.get("threads"))
+    options: WorkerOptions = json.loads(os.environ.get("STRETTO_OPTIONS", "{}"))
+    changed = prepare(threads, launched_with=options.get("threads"))
     process = _worker_process(options)
     job = _begin(TrainingSession(process, seed=seed, changed=changed))
     if process.channel is not None:
@@ -83,7 +82,7 @@ def _begin(session: TrainingSession) -> Job:
     return Job(session)
 
 
-def _worker_process(options: dict[str, Any]) -> WorkerProcess:
+def _worker_process(options: WorkerOptions) -> WorkerProcess:
     """This process as the agent has started it, or alone under plain `python`."""
     channel: AgentChannel | None = None
     heartbeat: Heartbeat | NullHeartbeat = NullHeartbeat()
@@ -92,13 +91,13 @@ def _worker_process(options: dict[str, Any]) -> WorkerProcess:
         heartbeat = real or heartbeat
         channel = AgentChannel(int(os.environ["STRETTO_LINK"]), real)
     worker = os.environ.get("STRETTO_WORKER", "alone")
-    membership = Membership(worker, channel=channel, host=str(options.get("host", "127.0.0.1")))
+    membership = Membership(worker, channel=channel, host=options.get("host", "127.0.0.1"))
     return WorkerProcess(worker, options, channel, heartbeat, membership)
 
 
 def _check_models() -> None:
-    """Refuses a model that was made before: torch's own first seed is another one in every process. A job that this process had
-    before has seeded it, and what it made may still be around."""
+    """Refuses a model that was made before: torch's first seed differs from process to process. An earlier job of this process has
+    seeded torch, and its models may still be around."""
     if _seeded or torch.initial_seed() <= SEEDED:
         return
     for frame in script_frames():
@@ -120,7 +119,7 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
     print(f"{where}{kind.__name__}: {error}", file=sys.stderr)
 
 
-def _end_first(session: TrainingSession) -> None:
+def _close_earlier(session: TrainingSession) -> None:
     """A second `join`: a cell that runs again ends the job before it, a script has to say so."""
     if session.process.channel is not None:
         raise ScriptError(
@@ -151,7 +150,7 @@ def _forget(session: TrainingSession) -> None:
 
 
 def carry_on(carried: OomCarryover) -> None:
-    """The next `join` of this process takes this over."""
+    """Lets the next `join` of this process go on with this."""
     global _session, _carried
     _session, _carried = None, carried
 

@@ -5,9 +5,9 @@
         if stretto.should_stop():        # every rank, at the same place
             break                        # hooks have run; or save here yourself
 
-`stretto.on_save(save)` and `stretto.on_load(load)` are for state of one's own: `save(folder)` is called on every rank when the job
-is about to stop, `load(folder)` at once where an earlier generation has saved. A folder is seen by `load` only if every rank came
-to the end of `save`.
+`stretto.on_save(save)` and `stretto.on_load(load)` are for your own state: `save(folder)` is called on every rank when the job
+is about to stop, `load(folder)` at once where an earlier generation has saved. `load` gets a folder only if every rank has
+completed `save`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from types import FrameType, ModuleType
+from typing import TypedDict
 
 KEPT = 2
-"""The newest whole folder, and one before it."""
+"""Folders that are kept: the newest complete one, and the one before it."""
 
 Hook = Callable[[Path], None]
 
 
 class _StopRequest:
-    """Whether this process has been asked to end. It listens from the first question on."""
+    """Whether this process was sent SIGTERM, since it first called one of these functions."""
 
     def __init__(self) -> None:
         self.received = False
@@ -57,16 +57,16 @@ _request = _StopRequest()
 
 
 def should_stop() -> bool:
-    """Whether the job is about to be stopped or scaled: save, and end. All ranks get one answer, so all ask at the same places.
+    """Whether the job is about to be stopped or scaled: save, and end. All ranks get the same answer: call it on all of them.
 
-    The hooks of `stretto.on_save` have run on all ranks when this gives True. Under plain `python` it hears SIGTERM as well.
+    The hooks of `stretto.on_save` have run on all ranks when this returns True. Under plain `python` it reacts to SIGTERM as well.
     """
     _request.listen()
-    given = _any_rank(_request.received)
-    if given and not _request.saved:
+    stop = _any_rank(_request.received)
+    if stop and not _request.saved:
         _request.saved = True
         _save(_request.hooks)
-    return given
+    return stop
 
 
 def on_save(hook: Hook) -> Hook:
@@ -85,7 +85,14 @@ def on_load(hook: Hook) -> Hook:
     return hook
 
 
-def _launched() -> dict[str, Any] | None:
+class _Launch(TypedDict):
+    """The JSON of STRETTO_RESTART."""
+
+    saves: str
+    generation: int
+
+
+def _launched() -> _Launch | None:
     text = os.environ.get("STRETTO_RESTART")
     return json.loads(text) if text else None
 
@@ -129,7 +136,7 @@ def _sync(folder: Path) -> None:
                 os.close(fd)
 
 
-def _distributed() -> Any:
+def _distributed() -> ModuleType | None:
     """torch.distributed, if the script has joined a group of several."""
     module = sys.modules.get("torch.distributed")
     if module is None or not module.is_available() or not module.is_initialized() or module.get_world_size() < 2:

@@ -1,4 +1,4 @@
-"""A launched script, from its first line to what the agent is told about its end."""
+"""Runs a launched script, and reports its end to the agent."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def run_script(path: str, argv: Sequence[str]) -> int:
     except BaseException as error:
         if _failed_again(path, error):
             return 1
-        shown = f"{_line(path, error)}{type(error).__name__}: {error}" if isinstance(error, UsageError) else traceback.format_exc()
+        report = f"{_line(path, error)}{type(error).__name__}: {error}" if isinstance(error, UsageError) else traceback.format_exc()
         hint = _new_chief(error)
-        print(f"{shown}{hint}", file=sys.stderr, flush=True)
+        print(f"{report}{hint}", file=sys.stderr, flush=True)
         _send(
             CrashMessage(
                 tick=_tick(),
@@ -56,7 +56,7 @@ def run_script(path: str, argv: Sequence[str]) -> int:
 
 
 def _run(path: str) -> None:
-    """The script, again from its top where it ran out of memory and can do with less."""
+    """Runs the script, again from its top where it ran out of memory and can go on with smaller parts."""
     for _ in range(MOST):
         try:
             runpy.run_path(path, run_name="__main__")
@@ -64,7 +64,7 @@ def _run(path: str) -> None:
         except SystemExit as end:
             if isinstance(end, Left) or end.code not in (None, 0):
                 raise
-            return  # as good as the end of the file
+            return  # exit code 0, like the end of the file
         except BaseException as error:
             carried = carry(jobs.current(), error)
             if carried is None:
@@ -129,7 +129,7 @@ def _finished() -> None:
 
 
 def _send(message: ToAgent) -> None:
-    """A last word to the agent, also from a script that never joined."""
+    """Sends the last message to the agent, also from a script that never joined."""
     session = jobs.current()
     channel = session.process.channel if session is not None else None
     if channel is not None:

@@ -1,14 +1,14 @@
 """Adding up a share of the slices in tree order, in few buffers that are reused.
 
-A `SumSchedule` says for every slice of a share what to do with its gradient: keep it in a buffer of its own or add it to one,
-and which
-buffers to add up afterwards. Following it adds the complete subtrees of the share in the fixed order and no other.
+A `SumSchedule` says for every slice of a share what to do with its gradient: keep it in a buffer of its own or add it to one, and
+which buffers to add up afterwards. Following it adds the complete subtrees of the share in the fixed order and no other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 
@@ -39,6 +39,8 @@ class SumOp:
 
 @dataclass(frozen=True, slots=True)
 class SumSchedule:
+    """The additions of one share, in order: the same for every tensor and every pass."""
+
     ops: tuple[SumOp, ...]
     results: Mapping[Span, int]
     """The buffer that has each complete subtree in the end."""
@@ -97,23 +99,24 @@ class Flat:
         self.buffers: list[torch.Tensor] = []
         self.views: list[list[torch.Tensor]] = []
         self._first_of_two: dict[tuple[int, int], torch.Tensor] = {}
-        """First ones of two, as they came: adding both up at once saves a copy."""
+        """Tensors that wait for the next slice's, by buffer and place: adding both up at once saves a copy."""
         self._scratch = torch.empty(0)
         self.spare: list[torch.Tensor] = []
         """Buffers that were allocated ahead; `need` takes these first."""
 
     def need(self, buffers: int) -> None:
+        """Before a pass: makes sure that there are this many buffers."""
         self._first_of_two.clear()
         while len(self.buffers) < buffers:
             self.buffers.append(self.spare.pop() if self.spare else self.allocate())
             self.views.append(self._cut(self.buffers[-1]))
 
     def allocate(self) -> torch.Tensor:
-        """A new buffer, which nobody else has."""
+        """A new buffer, in use nowhere yet."""
         return torch.zeros(self.length, dtype=self.dtype, device=self.device)
 
     def renew(self, buffer: int) -> None:
-        """Replaces one buffer: somebody else keeps the memory of the old one."""
+        """Replaces one buffer: something outside keeps the memory of the old one."""
         self.buffers[buffer] = self.allocate()
         self.views[buffer] = self._cut(self.buffers[buffer])
 
@@ -122,9 +125,9 @@ class Flat:
         return [flat[low : low + size].view(shape) for (low, size), shape in zip(self.places, self.shapes, strict=True)]
 
     def add(self, op: SumOp, place: int, value: torch.Tensor | None, *, keep: bool = False, scale: float | None = None) -> None:
-        """One tensor of one slice, None standing for zeros. `keep` promises that nobody changes the value any more.
+        """Adds one tensor of one slice; None stands for zeros. `keep` promises that the value does not change any more.
 
-        `scale` multiplies what this op ends with: the whole sum, if it is the last one.
+        `scale` multiplies what this operation ends with: the whole sum, if it is the last one.
         """
         view = self.views[op.buffer][place]
         first = self._first_of_two.pop((op.buffer, place), None)
@@ -160,8 +163,8 @@ class Flat:
             return False
         if not self._scratch.numel():
             self._scratch = torch.empty(CHUNK, dtype=self.dtype)
-        targets = [self.views[into][place].view(-1).split(CHUNK) for into, _ in op.merges]
-        for left, other, *into in zip(first.view(-1).split(CHUNK), second.view(-1).split(CHUNK), *targets, strict=True):
+        targets = [_chunks(self.views[into][place]) for into, _ in op.merges]
+        for left, other, *into in zip(_chunks(first), _chunks(second), *targets, strict=True):
             total = torch.add(left, other, out=self._scratch[: left.numel()])
             for target in into[:-1]:
                 torch.add(target, total, out=total)
@@ -169,3 +172,7 @@ class Flat:
             if scale is not None:
                 into[-1].mul_(scale)
         return True
+
+
+def _chunks(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return cast("tuple[torch.Tensor, ...]", tensor.view(-1).split(CHUNK))

@@ -7,7 +7,8 @@ first time that one is seen to change, when the pass is repeated with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import cast
 
 import torch
 
@@ -22,8 +23,13 @@ def _kind(tensor: torch.Tensor) -> torch.dtype:
     return torch.float32 if tensor.is_floating_point() else torch.int64
 
 
+def modules_of(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """A module and all modules in it, with their paths; torch leaves the type of `named_modules` open."""
+    return cast("Iterator[tuple[str, torch.nn.Module]]", root.named_modules())
+
+
 class Buffers:
-    """All buffers of the shared modules."""
+    """All buffers of the shared modules, combined over the slices of each pass."""
 
     def __init__(self, modules: Iterable[tuple[str, torch.nn.Module]]) -> None:
         self.slots: list[tuple[torch.nn.Module, str]] = []
@@ -31,7 +37,7 @@ class Buffers:
         seen: set[int] = set()
         moving: set[int] = set()
         for shared, root in modules:
-            for path, module in root.named_modules():
+            for path, module in modules_of(root):
                 if isinstance(module, torch.nn.SyncBatchNorm):
                     raise ScriptError(
                         f"{shared}.{path} is a SyncBatchNorm, whose statistics depend on the number of workers: use BatchNorm, "

@@ -5,15 +5,17 @@ buffers. A script that calls `backward` more than once in a slice is noticed: it
 On the last slice of a share, buckets are handed out for the exchange as soon as they are complete, in the same order everywhere.
 
 The result is added to whatever `p.grad` held when the pass began, as PyTorch does. Where it held nothing, `p.grad` becomes a view
-of a flat buffer; a buffer whose view somebody still holds when the next pass begins is left to its holder and replaced.
+of a flat buffer; a buffer whose view is still in use when the next pass begins is left to its user and replaced.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
+from typing import cast
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from stretto.core.errors import ScriptError
 from stretto.core.slices import Span
@@ -40,7 +42,7 @@ class Bucket:
         return gradient
 
     def reclaim(self) -> None:
-        """Before a pass: replaces the buffers that somebody still holds a view of."""
+        """Before a pass: replaces the buffers of which a view is still in use."""
         for buffer in {buffer for buffer, view in self._lent if view() is not None}:
             self.flat.renew(buffer)
         self._lent = []
@@ -56,7 +58,7 @@ def _sum_type(dtype: torch.dtype) -> torch.dtype:
 def _buckets(parameters: Iterable[torch.nn.Parameter]) -> list[Bucket]:
     """In reverse order, as backward produces gradients; one dtype and device each."""
     buckets: list[Bucket] = []
-    open_ones: dict[tuple[torch.dtype, torch.device], tuple[list[torch.nn.Parameter], int]] = {}
+    unfilled: dict[tuple[torch.dtype, torch.device], tuple[list[torch.nn.Parameter], int]] = {}
     for parameter in reversed(list(parameters)):
         if parameter.is_complex():
             raise ScriptError(
@@ -64,21 +66,21 @@ def _buckets(parameters: Iterable[torch.nn.Parameter]) -> list[Bucket]:
                 "make `torch.view_as_real(…)` of it the parameter, and `torch.view_as_complex` of that in forward"
             )
         key = (parameter.dtype, parameter.device)
-        members, size = open_ones.pop(key, ([], 0))
+        members, size = unfilled.pop(key, ([], 0))
         members.append(parameter)
         size += parameter.numel() * _sum_type(parameter.dtype).itemsize
         if size >= BUCKET_BYTES:
             buckets.append(Bucket(members))
         else:
-            open_ones[key] = (members, size)
-    return buckets + [Bucket(members) for members, _ in open_ones.values()]
+            unfilled[key] = (members, size)
+    return buckets + [Bucket(members) for members, _ in unfilled.values()]
 
 
-def _hooked(parameter: torch.nn.Parameter, arrived: Callable[[torch.Tensor], None]) -> torch.utils.hooks.RemovableHandle:
+def _hooked(parameter: torch.nn.Parameter, arrived: Callable[[torch.Tensor], None]) -> RemovableHandle:
     """A hook for the parameter's gradient, also of one that is frozen at the moment."""
     frozen = not parameter.requires_grad
     parameter.requires_grad_(True)
-    handle = parameter.register_post_accumulate_grad_hook(arrived)
+    handle = cast("RemovableHandle", parameter.register_post_accumulate_grad_hook(arrived))
     parameter.requires_grad_(not frozen)
     return handle
 
@@ -92,7 +94,7 @@ class Gradients:
         self.inside = False
         """A slice is being computed."""
         self.eager = False
-        """Gradients are taken by the hooks: known to be right once a whole pass had one backward a slice."""
+        """The hooks take the gradients. Known to be right once each slice of a whole pass had one backward."""
         self.twice = False
         """Some slice has had more than one backward."""
         self.again = False
@@ -117,7 +119,7 @@ class Gradients:
         self._scale: float | None = None
         self.used: set[int] = set()
         self.squares: Callable[[torch.Tensor, torch.nn.Parameter], None] | None = None
-        """Told every slice's gradient of every parameter, where the noise scale is measured."""
+        """Called with each slice's gradient of each parameter, where the noise scale is measured."""
         self.handles = [_hooked(parameter, self._arrived) for parameter in parameters]
 
     @property
@@ -126,7 +128,7 @@ class Gradients:
         return self._launched
 
     def allocate(self, schedule: SumSchedule) -> list[list[torch.Tensor]]:
-        """Buffers for each bucket. Changes nothing here: any thread may call it, and the training thread calls `adopt`."""
+        """Buffers for each bucket. Changes nothing here, so any thread may call it; the training thread calls `adopt`."""
         return [[bucket.flat.allocate() for _ in range(schedule.buffers)] for bucket in self.buckets]
 
     def adopt(self, buffers: list[list[torch.Tensor]]) -> None:
@@ -199,7 +201,7 @@ class Gradients:
             return
         raise ScriptError(
             f"the gradient of a parameter of shape {tuple(parameter.shape)} was changed inside the loop over the slices: there it "
-            "is the gradient of one slice only; op clip_grad_norm_, unscale_ and the like after the loop, where p.grad "
+            "is the gradient of one slice only; move clip_grad_norm_, unscale_ and the like after the loop, where p.grad "
             "is the gradient of the whole batch"
         )
 
@@ -294,6 +296,7 @@ class Gradients:
         self._launch(bucket)
 
     def close(self) -> None:
+        """Ends a pass under way and removes the hooks."""
         self.undo()
         for handle in self.handles:
             handle.remove()

@@ -1,4 +1,4 @@
-"""The first words of every exchange: where each worker is, and what its script has done since the last one. Pure.
+"""The preamble of every exchange: where each worker is, and what its script has done since the last one. Pure.
 
 Workers send each other their preambles before any number is added up. Those that stand at different places never exchange
 gradients, and a script that did something else on one worker is stopped before the step is committed.
@@ -7,9 +7,9 @@ gradients, and a script that did something else on one worker is stopped before 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
 TRAINING, EVALUATION, BARRIER = "training", "evaluation", "barrier"
 
@@ -39,12 +39,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Preamble:
-    """What one worker says."""
+    """What one worker sends before each exchange: where it stands, and hashes of what must be equal."""
 
     place: Place
     joined: int
     """The tick at which this worker became a member."""
-    checks: Mapping[str, str] = field(default_factory=dict)
+    checks: Mapping[str, str] = field(default_factory=dict[str, str])
     """Short hashes by name: equal on all workers, or the script has gone different ways. Empty on a worker that waits for its
     state."""
 
@@ -74,8 +74,8 @@ class PreambleVerdict:
 
 
 def judge(preambles: Sequence[Preamble], *, tick: int) -> PreambleVerdict:
-    """Who stands elsewhere, and what differs. The place of the members that have been there longest is the job's; those that have
-    joined at this `tick` have done nothing for it yet."""
+    """Which members stand elsewhere, and what differs. The place of the longest-standing members is the job's; those that joined at
+    this `tick` have contributed nothing yet."""
     longest = min(preamble.joined for preamble in preambles)
     places = {preamble.place for preamble in preambles if preamble.joined == longest}
     if len(places) > 1:
@@ -93,10 +93,10 @@ def judge(preambles: Sequence[Preamble], *, tick: int) -> PreambleVerdict:
 
 
 def _differing(preambles: Sequence[Preamble]) -> tuple[str, ...]:
-    """Names of the checks that are not equal. Who waits for its state has none."""
-    told = [preamble.checks for preamble in preambles if preamble.checks]
-    names = {name: None for checks in told for name in checks}
-    return tuple(name for name in names if len({checks.get(name) for checks in told}) > 1)
+    """Names of the checks that are not equal. A worker that waits for its state has none."""
+    compared = [preamble.checks for preamble in preambles if preamble.checks]
+    names = {name: None for checks in compared for name in checks}
+    return tuple(name for name in names if len({checks.get(name) for checks in compared}) > 1)
 
 
 def places_text(preambles: Sequence[Preamble], workers: Sequence[str]) -> str:
@@ -104,30 +104,32 @@ def places_text(preambles: Sequence[Preamble], workers: Sequence[str]) -> str:
     return ", ".join(f"{name} is in {preamble.place}" for name, preamble in zip(workers, preambles, strict=True))
 
 
-def first_difference(details: Sequence[Any], workers: Sequence[str], *, path: str = "") -> str:
+def first_difference(details: Sequence[object], workers: Sequence[str], *, path: str = "") -> str:
     """Names the first entry that differs, with both values and both workers; nothing where all are equal."""
     mine = details[0]
     for rank, other in enumerate(details):
         if other == mine:
             continue
-        if isinstance(mine, dict) and isinstance(other, dict):
-            for key in [*mine, *(key for key in other if key not in mine)]:
-                difference = first_difference(
-                    [mine.get(key, "nothing"), other.get(key, "nothing")],
-                    [workers[0], workers[rank]],
-                    path=f"{path}.{key}" if path else str(key),
-                )
-                if difference:
-                    return difference
-        if isinstance(mine, list) and isinstance(other, list) and len(mine) == len(other):
-            for place, pair in enumerate(zip(mine, other, strict=True)):
-                difference = first_difference(list(pair), [workers[0], workers[rank]], path=f"{path}[{place}]")
-                if difference:
-                    return difference
+        for inner, pair in _pairs(mine, other, path=path):
+            difference = first_difference(pair, [workers[0], workers[rank]], path=inner)
+            if difference:
+                return difference
         return f"{path} is {_short(mine)} on {workers[0]} and {_short(other)} on {workers[rank]}"
     return ""
 
 
-def _short(value: Any) -> str:
+def _pairs(mine: object, other: object, *, path: str) -> Iterator[tuple[str, list[object]]]:
+    """The entries of two dictionaries, or of two lists of one length, with their paths."""
+    if isinstance(mine, dict) and isinstance(other, dict):
+        left, right = cast("dict[object, object]", mine), cast("dict[object, object]", other)
+        for key in {**left, **right}:
+            yield f"{path}.{key}" if path else str(key), [left.get(key, "nothing"), right.get(key, "nothing")]
+    elif isinstance(mine, list) and isinstance(other, list):
+        entries, others = cast("list[object]", mine), cast("list[object]", other)
+        if len(entries) == len(others):
+            yield from ((f"{path}[{k}]", [entry, others[k]]) for k, entry in enumerate(entries))
+
+
+def _short(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 120 else f"{text[:117]}…"

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -23,14 +24,14 @@ from stretto.core.errors import Broken
 from stretto.core.roster import Roster
 
 BUILD_S = 20.0
-"""A group that does not stand after this time is given up: some member is gone, and the leader knows or will know."""
+"""A group that is not connected after this time is given up: a member is gone, and the leader knows or will know."""
 CONNECT_S = 5.0
 """Connecting members that are all there takes milliseconds; only one that dies at this moment makes the others wait."""
 SILENCE_S = 10.0
-"""A connection on which nothing that was sent is acknowledged for so long is broken: packets may get lost in one direction only,
-and then nobody's lease runs out. A peer that only computes acknowledges, because gloo reads on a thread of its own."""
+"""A connection on which nothing that was sent is acknowledged for this long is broken: packets may get lost in one direction only,
+and then no lease runs out. A peer that only computes acknowledges, because gloo reads on a thread of its own."""
 OPERATION_S = 600.0
-"""An exchange may wait this long for a peer: the supervisor ends whoever hangs, long before."""
+"""An exchange may wait this long for a peer. The supervisor ends a worker that hangs long before."""
 
 _building = threading.Lock()
 
@@ -116,7 +117,7 @@ class ProcessGroup:
     """The connections of one roster. Every operation raises `Broken` when a peer is gone or the group was taken down."""
 
     def __init__(self, roster: Roster, worker: str, rendezvous: Rendezvous, *, wanted: Callable[[], bool] = lambda: True) -> None:
-        """`wanted` is asked while waiting for the others: False gives up."""
+        """`wanted` is called while this waits for the others: False gives up."""
         rank = roster.rank(worker)
         assert rank is not None
         self.roster = roster
@@ -174,11 +175,11 @@ class ProcessGroup:
 
     def send(self, tensor: torch.Tensor, to: int, tag: int = 0) -> Callable[[], None]:
         """Starts sending; the result waits for it."""
-        return self._start(lambda group: group.send([tensor], to, tag))
+        return self._start(lambda group: cast("dist.Work", group.send([tensor], to, tag)))
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int = 0) -> Callable[[], None]:
         """Starts receiving; the result waits for it."""
-        return self._start(lambda group: group.recv([tensor], source, tag))
+        return self._start(lambda group: cast("dist.Work", group.recv([tensor], source, tag)))
 
     def _start(self, begin: Callable[[dist.ProcessGroupGloo], dist.Work]) -> Callable[[], None]:
         if self.down or self._group is None:

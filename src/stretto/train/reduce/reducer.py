@@ -1,7 +1,7 @@
 """One pass of a step on this worker: gradients, buffers and header, reduced over the roster.
 
-Buckets are exchanged on a thread of their own while the last slice's backward goes on. The header goes last: when everybody's is
-here, the pass has happened, on this worker and, unless somebody dies at this moment, on all.
+Buckets are exchanged on a thread of their own while the last slice's backward goes on. The header goes last: when all headers
+are here, the pass has happened, on this worker and, unless one dies at this moment, on all.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import torch
 
 from stretto.core import threads
 from stretto.core.slices import Span
 from stretto.train.entry.failpoints import failpoint
+from stretto.train.position import Directives
 from stretto.train.reduce.accumulation import SumOp, SumSchedule, sum_schedule
 from stretto.train.reduce.buffers import Buffers
 from stretto.train.reduce.gradients import Bucket, Gradients
@@ -34,26 +35,27 @@ CLOSE_S = 10.0
 
 @dataclass(slots=True)
 class Header:
-    """What every member says in an exchange."""
+    """What each member sends with its pass: the flags and measurements that all members decide from."""
 
     offer: int = 0
     again: bool = False
-    """The pass has to be repeated: it was taken apart wrongly here."""
-    moving: list[int] = field(default_factory=list)
+    """The pass has to be repeated: its gradients or buffers were handled wrongly here."""
+    moving: list[int] = field(default_factory=list[int])
     """Buffers that were seen to change for the first time."""
     used: str = "0"
     """Bits of the parameters that had a gradient, in hexadecimal."""
-    rows: dict[str, dict[str, float]] = field(default_factory=dict)
+    rows: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
     """Logged values by slice."""
     stop: bool = False
-    digest: list[Any] = field(default_factory=list)
-    note: dict[str, Any] = field(default_factory=dict)
-    """What the chief decided for the next boundary."""
+    digest: list[int | str] = field(default_factory=list[int | str])
+    """Step and digest, where one was taken."""
+    note: Directives = field(default_factory=Directives)
+    """For the next boundary."""
     parts: int = 1
     """Pieces that each slice was accumulated from here. Where members differ, the pass is repeated with the most."""
-    spent: list[float] = field(default_factory=list)
+    spent: list[float] = field(default_factory=list[float])
     """Seconds in the script's slices, and how many these were."""
-    norms: dict[str, list[float]] = field(default_factory=dict)
+    norms: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     """Squared gradient norms by unit and parameter group, where they are measured."""
     finite: bool = True
     """Neither NaN nor infinity in the part of the reduced gradient that this member owns, where that is watched."""
@@ -91,7 +93,7 @@ class Header:
 
 
 class Reducer:
-    """Works for one group at a time; `join` ops it to another."""
+    """Works for one group at a time; `join` moves it to another."""
 
     def __init__(self, slices: int) -> None:
         self.slices = slices
@@ -109,7 +111,7 @@ class Reducer:
         """Whether a NaN or an infinity in the gradient is looked for."""
         self._norms: list[torch.Tensor] = []
         self._train = True
-        """Whether this pass has gradients; buffers may op in an evaluation too."""
+        """Whether this pass has gradients; buffers may move in an evaluation too."""
 
     @property
     def share(self) -> Span:
@@ -181,7 +183,7 @@ class Reducer:
 
     def _record_norm(self, segment: torch.Tensor) -> None:
         if self.watch and segment.numel():
-            self._norms.append(torch.linalg.vector_norm(segment))
+            self._norms.append(cast("torch.Tensor", torch.linalg.vector_norm(segment)))
 
     def _work(self) -> None:
         while (order := self._orders.get()) is not None:
@@ -221,7 +223,7 @@ class Reducer:
         return headers
 
     def finish(self, headers: list[Header]) -> None:
-        """Everybody's pass is here and counted: gradients and buffers get their values."""
+        """The pass of all members is here and counted: gradients and buffers get their values."""
         if self.buffers is not None:
             self.buffers.finish(self.schedule, self._mean)
         if not self._train or self.gradients is None:
@@ -235,7 +237,7 @@ class Reducer:
     # ---- what did not happen
 
     def undo(self, headers: list[Header]) -> None:
-        """The pass was taken apart wrongly: it is repeated with what all members have learnt from it."""
+        """The pass was computed wrongly somewhere: it is repeated with what all members have learnt from it."""
         assert self.gradients is not None and self.buffers is not None
         self.restore_buffers()
         self.gradients.undo()

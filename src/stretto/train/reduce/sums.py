@@ -8,8 +8,8 @@ are summed in double precision and always in the same order. Logged values are a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
@@ -20,6 +20,14 @@ from stretto.train.sharing.state_codec import as_bytes, empty, flatten, spec, un
 
 Key = tuple[str, ...]
 """How values are combined, and what they belong to."""
+Number: TypeAlias = int | float
+Summand: TypeAlias = Number | torch.Tensor
+"""A value of `step.sum` once it is plain: whole numbers stay whole, tensors are of int64 or float64 on the CPU."""
+Rows: TypeAlias = torch.Tensor | list[object]
+"""Values per sample: a tensor or a list with an entry for each."""
+Operation: TypeAlias = Callable[[Any, Any], Any]
+"""Combines two values of one key."""
+V = TypeVar("V")
 SUM, GATHER = "sum", "gather"
 CARRIED_BYTES = 64 << 10
 """Gathered values of an evaluation up to this size are a part of the job's state."""
@@ -31,18 +39,19 @@ class SliceSums:
     def __init__(self) -> None:
         self._values: dict[Key, dict[int, Any]] = {}
 
-    def sum(self, name: str, unit: int, value: Any) -> None:
+    def sum(self, name: str, unit: int, value: object) -> None:
         """Adds to the sum `name`. Tensors are copied, and read only when the pass ends, so that no device is waited for."""
         values = self._values.setdefault((SUM, name), {}).setdefault(unit, [])
         values.append(value.detach().clone() if isinstance(value, torch.Tensor) else value)
 
-    def gather(self, name: str, unit: int, values: Any, *, samples: int) -> None:
-        held = self._values.setdefault((GATHER, name), {})
-        if unit in held:
+    def gather(self, name: str, unit: int, values: object, *, samples: int) -> None:
+        """Keeps the values per sample of one slice."""
+        gathered = self._values.setdefault((GATHER, name), {})
+        if unit in gathered:
             raise ScriptError(f"step.gather({name}=…) was called twice in one slice: gather every name once a slice")
-        held[unit] = [rows(name, values, samples=samples)]
+        gathered[unit] = [rows(name, values, samples=samples)]
 
-    def set_states(self, unit: int, entries: Iterable[tuple[Key, Any]]) -> None:
+    def set_states(self, unit: int, entries: Iterable[tuple[Key, object]]) -> None:
         """States of metrics after a slice."""
         for key, value in entries:
             self._values.setdefault(key, {})[unit] = value
@@ -50,7 +59,7 @@ class SliceSums:
     def pack(self, *, units: int, share: Span) -> bytes:
         """The sums of the complete subtrees of `share`, one of `units` units."""
         nodes = cover(units, share)
-        packed: dict[Key, list[list[Any]]] = {}
+        packed: dict[Key, list[list[object]]] = {}
         for key, values in self._values.items():
             leaves = {Span(unit, unit + 1): _summed(key[1], value) if key[0] == SUM else value for unit, value in values.items()}
             parts = [(node, combine(leaves, node, OPERATIONS[key[0]](key))) for node in nodes]
@@ -59,8 +68,8 @@ class SliceSums:
 
 
 def total(blobs: Iterable[bytes], *, units: int) -> dict[Key, Any]:
-    """What all workers' partial results make together."""
-    parts: dict[Key, dict[Span, Any]] = {}
+    """Combines the partial results of all workers."""
+    parts: dict[Key, dict[Span, object]] = {}
     for blob in blobs:
         if blob:
             for key, nodes in unpack(blob).items():
@@ -68,7 +77,7 @@ def total(blobs: Iterable[bytes], *, units: int) -> dict[Key, Any]:
     return {key: combine(parts[key], Span(0, units), OPERATIONS[key[0]](key)) for key in sorted(parts)}
 
 
-def combine(values: Mapping[Span, Any], node: Span, add: Callable[[Any, Any], Any]) -> Any:
+def combine(values: Mapping[Span, V], node: Span, add: Callable[[V, V], V]) -> V | None:
     """The value of a subtree, from those of its subtrees. None where there is none."""
     if node in values:
         return values[node]
@@ -83,7 +92,7 @@ def combine(values: Mapping[Span, Any], node: Span, add: Callable[[Any, Any], An
 # ---- sums
 
 
-def _summed(name: str, values: list[Any]) -> Any:
+def _summed(name: str, values: list[object]) -> Summand:
     """What one slice has added under one name."""
     first, *rest = (_plain(name, value) for value in values)
     for value in rest:
@@ -91,10 +100,10 @@ def _summed(name: str, values: list[Any]) -> Any:
     return first
 
 
-def _plain(name: str, value: Any) -> Any:
+def _plain(name: str, value: object) -> Summand:
     """An int, a float, or a tensor of int64 or float64 on the CPU."""
     if isinstance(value, np.ndarray | np.generic):
-        value = torch.from_numpy(np.array(value))
+        value = _from_numpy(np.array(cast("object", value)))
     if isinstance(value, torch.Tensor) and not value.is_complex():
         value = value.cpu()
         value = value.to(torch.float64 if value.is_floating_point() else torch.int64)
@@ -107,7 +116,7 @@ def _plain(name: str, value: Any) -> Any:
     raise ScriptError(f"step.sum({name}=…) got a {kind}: sum integers, floats or tensors of them")
 
 
-def add(name: str, left: Any, right: Any) -> Any:
+def add(name: str, left: Summand, right: Summand) -> Summand:
     """The sum of two numbers, or of two tensors of one shape."""
     if _shape(left) != _shape(right):
         raise ScriptError(
@@ -117,17 +126,21 @@ def add(name: str, left: Any, right: Any) -> Any:
     return left + right
 
 
-def _shape(value: Any) -> str:
+def _from_numpy(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> torch.Tensor:
+    return torch.from_numpy(array)
+
+
+def _shape(value: Summand) -> str:
     return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else "a number"
 
 
 # ---- values per sample
 
 
-def rows(name: str, values: Any, *, samples: int) -> torch.Tensor | list[Any]:
+def rows(name: str, values: object, *, samples: int) -> Rows:
     """A slice's values per sample: a tensor on the CPU, or a list."""
     if isinstance(values, np.ndarray):
-        values = torch.from_numpy(values)
+        values = _from_numpy(cast("np.ndarray[tuple[int, ...], np.dtype[np.generic]]", values))
     if not isinstance(values, torch.Tensor | list | tuple):
         raise ScriptError(
             f"step.gather({name}=…) got a {type(values).__name__}: give a tensor or a list with one entry for each "
@@ -138,14 +151,15 @@ def rows(name: str, values: Any, *, samples: int) -> torch.Tensor | list[Any]:
             f"step.gather({name}=…) got a tensor without dimensions: give one entry for each of the slice's "
             f"{samples} samples, or use step.log for means and step.sum for sums"
         )
-    if len(values) != samples:
+    entries: Sequence[object] | torch.Tensor = values if isinstance(values, torch.Tensor) else cast("Sequence[object]", values)
+    if len(entries) != samples:
         raise ScriptError(
-            f"step.gather({name}=…) got {len(values)} entries, the slice has {samples} samples: the first dimension "
+            f"step.gather({name}=…) got {len(entries)} entries, the slice has {samples} samples: the first dimension "
             "of what is gathered is the slice's samples"
         )
-    if isinstance(values, torch.Tensor):
-        return values.detach().to("cpu", copy=True)
-    listed = [value.detach() if isinstance(value, torch.Tensor) else value for value in values]
+    if isinstance(entries, torch.Tensor):
+        return entries.detach().to("cpu", copy=True)
+    listed = [value.detach() if isinstance(value, torch.Tensor) else value for value in entries]
     try:
         flatten(listed)
     except ScriptError:
@@ -157,7 +171,7 @@ def rows(name: str, values: Any, *, samples: int) -> torch.Tensor | list[Any]:
     return listed
 
 
-def joined(name: str, chunks: list[torch.Tensor | list[Any]]) -> torch.Tensor | list[Any]:
+def joined(name: str, chunks: list[Rows]) -> Rows:
     """Chunks of values per sample as one tensor or list."""
     first = chunks[0]
     for other in chunks:
@@ -167,18 +181,18 @@ def joined(name: str, chunks: list[torch.Tensor | list[Any]]) -> torch.Tensor | 
                 "slice the same (pad to one length, or give a list)"
             )
     if isinstance(first, torch.Tensor):
-        return first if len(chunks) == 1 else torch.cat(chunks)  # type: ignore[arg-type]
+        return first if len(chunks) == 1 else torch.cat(cast("list[torch.Tensor]", chunks))
     return [value for chunk in chunks for value in chunk]
 
 
-def _row(chunk: torch.Tensor | list[Any]) -> str:
+def _row(chunk: Rows) -> str:
     if isinstance(chunk, torch.Tensor):
         return f"{str(chunk.dtype).removeprefix('torch.')} of shape {tuple(chunk.shape[1:])} a sample"
     return "a list"
 
 
 class Partial(dict[str, Any]):
-    """Gathered values as a newcomer gets them: those that were too large to send are missing, and say so."""
+    """Gathered values as a newcomer gets them: asking for one that was too large to send raises an error that explains it."""
 
     def __init__(self, values: Mapping[str, Any], *, left_out: Iterable[str]) -> None:
         super().__init__(values)
@@ -193,7 +207,7 @@ class Partial(dict[str, Any]):
         raise KeyError(name)
 
 
-def small(gathered: Mapping[str, Any]) -> dict[str, Any]:
+def small(gathered: Mapping[str, object]) -> dict[str, object]:
     """What of the gathered values newcomers and checkpoints get: all of it, or the names alone."""
     fits = size(gathered.values(), bound=CARRIED_BYTES) <= CARRIED_BYTES
     return {
@@ -202,22 +216,25 @@ def small(gathered: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def size(values: Iterable[Any], *, bound: int) -> int:
+def size(values: Iterable[object], *, bound: int) -> int:
     """About how many bytes values take when they are sent. Stops counting beyond `bound`."""
     count = 0
     for value in values:
         if isinstance(value, torch.Tensor):
             count += value.nbytes
         elif isinstance(value, Mapping):
-            count += size([*value.keys(), *value.values()], bound=bound)
+            mapping = cast("Mapping[object, object]", value)
+            count += size([*mapping.keys(), *mapping.values()], bound=bound)
+        elif isinstance(value, list | tuple | set):
+            count += size(cast("Iterable[object]", value), bound=bound)
         else:
-            count += size(value, bound=bound) if isinstance(value, list | tuple | set) else len(str(value))
+            count += len(str(value))
         if count > bound:
             break
     return count
 
 
-OPERATIONS: dict[str, Callable[[Key], Callable[[Any, Any], Any]]] = {
+OPERATIONS: dict[str, Callable[[Key], Operation]] = {
     SUM: lambda key: lambda left, right: add(key[1], left, right),
     GATHER: lambda _: lambda left, right: left + right,
     # States of metrics: each key names its own operation.
@@ -231,7 +248,7 @@ OPERATIONS: dict[str, Callable[[Key], Callable[[Any, Any], Any]]] = {
 # ---- bytes
 
 
-def pack(value: Any) -> bytes:
+def pack(value: object) -> bytes:
     """Plain values and tensors as bytes."""
     skeleton, tensors = flatten(value, where="gathered values")
     tensors = [tensor.cpu() for tensor in tensors]
@@ -243,7 +260,7 @@ def unpack(blob: bytes) -> Any:
     """The inverse of `pack`."""
     place = 4 + int.from_bytes(blob[:4], "little")
     skeleton, specs = json.loads(blob[4:place])
-    tensors = []
+    tensors: list[torch.Tensor] = []
     for described in specs:
         tensor = empty(described)
         if tensor.nbytes:
@@ -256,14 +273,14 @@ def unpack(blob: bytes) -> Any:
 Row = dict[str, float]
 
 
-def number(name: str, value: Any) -> float:
+def number(name: str, value: object) -> float:
     """A logged value as a number."""
     if isinstance(value, torch.Tensor):
         if value.numel() != 1:
             raise ScriptError(f"step.log({name}=…) got a tensor of shape {tuple(value.shape)}: log one number, such as its mean()")
         return float(value.item())
     try:
-        return float(value)
+        return float(cast("float", value))
     except (TypeError, ValueError):
         raise ScriptError(f"step.log({name}=…) got a {type(value).__name__}: log a number or a tensor with one element") from None
 

@@ -1,4 +1,4 @@
-"""The sum along the fixed tree, over whoever holds which part of it.
+"""The sum along the fixed tree, however its parts are distributed over the workers.
 
 Every worker brings the sums of the complete subtrees in its share. Where each holds exactly one node of one level,
 siblings exchange halves level by level and hand the results back the same way: the bytes of a ring all-reduce. Otherwise
@@ -44,7 +44,7 @@ def segments(length: int, parts: int) -> list[tuple[int, int]]:
 
 
 class TreeAllreduce:
-    """Sums vectors over the members of a group. One at a time; scratch memory is kept from call to call."""
+    """Sums vectors over the members of a group, one at a time. Scratch memory is kept from call to call."""
 
     def __init__(self, group: ProcessGroup, slices: int) -> None:
         self.group = group
@@ -78,11 +78,11 @@ class TreeAllreduce:
 
     def _double(self, out: torch.Tensor, finish: Callable[[torch.Tensor], None]) -> None:
         """Siblings exchange everything: half of the rounds for more bytes, which pays for short vectors."""
-        got = self._room(out, out.numel())
+        received = self._room(out, out.numel())
         distance = 1
         while distance < self.group.size:
-            self._swap(out, got, self.group.rank ^ distance)
-            out.add_(got)
+            self._swap(out, received, self.group.rank ^ distance)
+            out.add_(received)
             distance *= 2
         finish(out)
 
@@ -98,10 +98,10 @@ class TreeAllreduce:
             (keep_low, keep_high), (give_low, give_high) = (
                 ((low, middle), (middle, high)) if rank < peer else ((middle, high), (low, middle))
             )
-            got = self._room(out, keep_high - keep_low)
-            self._swap(out[give_low:give_high], got, peer)
+            received = self._room(out, keep_high - keep_low)
+            self._swap(out[give_low:give_high], received, peer)
             if keep_high > keep_low:
-                out[keep_low:keep_high].add_(got)
+                out[keep_low:keep_high].add_(received)
             low, high = keep_low, keep_high
             distance *= 2
         finish(out[low:high])
@@ -112,12 +112,12 @@ class TreeAllreduce:
             mine, theirs = (out[low:middle], out[middle:high]) if rank < peer else (out[middle:high], out[low:middle])
             self._swap(mine, theirs, peer)
 
-    def _swap(self, give: torch.Tensor, got: torch.Tensor, peer: int) -> None:
-        waits = []
-        if got.numel():
-            waits.append(self.group.receive(got, peer))
-        if give.numel():
-            waits.append(self.group.send(give, peer))
+    def _swap(self, sent: torch.Tensor, received: torch.Tensor, peer: int) -> None:
+        waits: list[Callable[[], None]] = []
+        if received.numel():
+            waits.append(self.group.receive(received, peer))
+        if sent.numel():
+            waits.append(self.group.send(sent, peer))
         for wait in waits:
             wait()
 
@@ -128,15 +128,15 @@ class TreeAllreduce:
         length = high - low
         others = [k for k in range(size) if k != rank]
         room = self._room(out, length * sum(len(self.covers[k]) for k in others))
-        got: dict[Span, torch.Tensor] = {}
+        received: dict[Span, torch.Tensor] = {}
         waits: list[Callable[[], None]] = []
         place = 0
         for peer in others:
             for tag, node in enumerate(self.covers[peer]):
-                got[node] = room[place : place + length]
+                received[node] = room[place : place + length]
                 place += length
                 if length:
-                    waits.append(self.group.receive(got[node], peer, tag))
+                    waits.append(self.group.receive(received[node], peer, tag))
         for peer in others:
             peer_low, peer_high = cuts[peer]
             for tag, node in enumerate(self.covers[rank]):
@@ -146,8 +146,8 @@ class TreeAllreduce:
             wait()
         if length:
             for node in self.covers[rank]:
-                got[node] = parts[node][low:high]
-            total = self._fold(Span(0, self.slices), got)
+                received[node] = parts[node][low:high]
+            total = self._fold(Span(0, self.slices), received)
             if total.data_ptr() != out[low:high].data_ptr():
                 out[low:high].copy_(total)
             finish(out[low:high])
@@ -161,23 +161,23 @@ class TreeAllreduce:
         for wait in waits:
             wait()
 
-    def _fold(self, node: Span, got: Mapping[Span, torch.Tensor]) -> torch.Tensor:
+    def _fold(self, node: Span, received: Mapping[Span, torch.Tensor]) -> torch.Tensor:
         """Adds up a subtree in tree order, in the memory of its leftmost part."""
-        if node in got:
-            return got[node]
-        left, right = (self._fold(child, got) for child in split(node))
+        if node in received:
+            return received[node]
+        left, right = (self._fold(child, received) for child in split(node))
         return left.add_(right)
 
     def all_gather(self, message: bytes) -> list[bytes]:
-        """Everybody's message, by rank."""
+        """The messages of all members, by rank."""
         if self.group.size == 1:
             return [message]
         first = self._round(len(message).to_bytes(8, "little") + message[: HEADER - 8], HEADER)
-        lengths = [int.from_bytes(one[:8], "little") for one in first]
+        lengths = [int.from_bytes(text[:8], "little") for text in first]
         if max(lengths) <= HEADER - 8:
-            return [one[8 : 8 + length] for one, length in zip(first, lengths, strict=True)]
+            return [text[8 : 8 + length] for text, length in zip(first, lengths, strict=True)]
         whole = self._round(message, max(lengths))
-        return [one[:length] for one, length in zip(whole, lengths, strict=True)]
+        return [text[:length] for text, length in zip(whole, lengths, strict=True)]
 
     def _round(self, message: bytes, size: int) -> list[bytes]:
         mine = torch.frombuffer(bytearray(message.ljust(size, b"\0")), dtype=torch.uint8)
