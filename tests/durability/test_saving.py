@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from saving import GUARD_S, STEPS, alone, arguments, wish
+from saving_script import GUARD_S, STEPS, alone, arguments, wish
 
 from stretto.core.errors import Refused, Stale, UsageError
 from stretto.core.manifest import NAME
@@ -348,7 +348,7 @@ def test_a_place_that_nobody_knows_is_refused_with_the_fix() -> None:
         open_vault("nowhere://x")
 
 
-SCRIPT_HEAD = Path(__file__).with_name("saving.py").read_text().split('SCRIPT = """')[1].split('"""')[0]
+SCRIPT_HEAD = Path(__file__).with_name("saving_script.py").read_text().split('SCRIPT = """')[1].split('"""')[0]
 
 SCRIPT_THAT_REMOVES = SCRIPT_HEAD.replace(
     "        time.sleep(PAUSE)\n",
