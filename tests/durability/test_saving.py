@@ -10,13 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from saving_script import GUARD_S, STEPS, alone, arguments, wish
 
 from stretto.core.errors import Refused, Stale, UsageError
 from stretto.core.manifest import NAME
 from stretto.train.checkpoint.catalog import CheckpointEntry, check_fence, choose, claim, entries, raise_fence, sound, verify
-from stretto.train.checkpoint.snapshot import Memory
 from stretto.train.checkpoint.storage import CheckpointStorage, LocalStorage, open_vault
 
 
@@ -317,17 +315,6 @@ def test_a_slow_place_costs_checkpoints_and_neither_steps_nor_memory(tmp_path: P
     assert "is still under way" in ended.output
     saved = [entry.step for entry in entries(LocalStorage(tmp_path / "saved")) if entry.complete]
     assert 1 <= len(saved) < STEPS, saved
-
-
-def test_the_memory_of_a_save_is_kept_for_the_next_one() -> None:
-    memory = Memory()
-    tensors = [torch.arange(1000.0)]
-    images = [memory.snapshot({"tensor": 0}, tensors, writer=0, writers=1).image for _ in range(3)]
-    assert len({image.data_ptr() for image in images}) == 1
-    larger = memory.snapshot({"tensor": 0}, [torch.arange(9000.0)], writer=0, writers=1).image
-    assert larger.numel() > images[0].numel()
-    again = memory.snapshot({"tensor": 0}, tensors, writer=0, writers=1).image
-    assert again.data_ptr() == larger.data_ptr(), "it shrank, so the next large save would wait for its pages"
 
 
 def test_any_file_system_that_fsspec_knows_will_do(tmp_path: Path, reference: str) -> None:
