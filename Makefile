@@ -133,7 +133,7 @@ test-sim: setup  ## SEEDS=20000 seeds of the simulated roster protocol
 	$(PY) -m stretto.simulation.rosters --seeds $(or $(SEEDS),20000) $(ARGS)
 
 test-durability: setup  ## LIVES=100 kills of a whole job with saves under way; each resumes to the same digest
-	STRETTO_LIVES=$(or $(LIVES),100) $(PYTEST) --timeout 0 tests/durability/test_lives.py $(ARGS)
+	STRETTO_LIVES=$(or $(LIVES),100) $(PYTEST) --timeout 0 tests/durability/test_kill_and_resume.py $(ARGS)
 
 test-hosts-core: setup
 	$(PYTEST) -m 'hosts and not long' $(ARGS)

@@ -21,8 +21,8 @@ from benchmarks.report import Row, at_most, inform, publish
 from benchmarks.step_log import StepMark, longest_gap_s, read_marks
 from stretto.agent.records.run_folder import RunFolder, every
 from stretto.core.journal import RosterLine, Switch
-from tests.hosts.allowed import missing
 from tests.hosts.etcd import Etcd
+from tests.hosts.namespace_support import missing
 from tests.hosts.network import Host, Network
 
 LEASE_S = 2.0

@@ -26,7 +26,7 @@ from stretto.core.journal import Commit, End, EpochEnd, LoaderLine, Record, Resu
 from stretto.membership import store_schema
 from stretto.membership.stores.embedded import EmbeddedStore
 from stretto.membership.stores.store import Put
-from tests.stores.places import certificates
+from tests.stores.store_servers import certificates
 
 
 def commit(step: int, *, first: int | None = None) -> Commit:

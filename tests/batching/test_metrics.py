@@ -1,4 +1,4 @@
-"""The parts of the application metrics that are functions of values; the document itself is validated in test_runs.py."""
+"""The parts of the application metrics that are functions of values; the document itself is validated in test_batching_runs.py."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from saving import alone, arguments, wish
+from saving_script import alone, arguments, wish
 
 from stretto.train.checkpoint.catalog import choose, entries, verify
 from stretto.train.checkpoint.storage import BLOCK, DIRECT_BYTES, LocalStorage, LocalStream

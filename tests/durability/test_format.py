@@ -318,3 +318,14 @@ def test_the_command_line_reads_and_exports_checkpoints_without_torch(tmp_path: 
     )
     assert done.stdout.strip() == "False"
     assert set(load_file(tmp_path / "out.safetensors")) == set(state()["objects"]["model"])
+
+
+def test_the_memory_of_a_save_is_kept_for_the_next_one() -> None:
+    memory = Memory()
+    tensors = [torch.arange(1000.0)]
+    images = [memory.snapshot({"tensor": 0}, tensors, writer=0, writers=1).image for _ in range(3)]
+    assert len({image.data_ptr() for image in images}) == 1
+    larger = memory.snapshot({"tensor": 0}, [torch.arange(9000.0)], writer=0, writers=1).image
+    assert larger.numel() > images[0].numel()
+    again = memory.snapshot({"tensor": 0}, tensors, writer=0, writers=1).image
+    assert again.data_ptr() == larger.data_ptr(), "it shrank, so the next large save would wait for its pages"

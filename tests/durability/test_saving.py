@@ -10,13 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-from saving import GUARD_S, STEPS, alone, arguments, wish
+from saving_script import GUARD_S, STEPS, alone, arguments, wish
 
 from stretto.core.errors import Refused, Stale, UsageError
 from stretto.core.manifest import NAME
 from stretto.train.checkpoint.catalog import CheckpointEntry, check_fence, choose, claim, entries, raise_fence, sound, verify
-from stretto.train.checkpoint.snapshot import Memory
 from stretto.train.checkpoint.storage import CheckpointStorage, LocalStorage, open_storage
 
 
@@ -319,17 +317,6 @@ def test_a_slow_place_costs_checkpoints_and_neither_steps_nor_memory(tmp_path: P
     assert 1 <= len(saved) < STEPS, saved
 
 
-def test_the_memory_of_a_save_is_kept_for_the_next_one() -> None:
-    memory = Memory()
-    tensors = [torch.arange(1000.0)]
-    images = [memory.snapshot({"tensor": 0}, tensors, writer=0, writers=1).image for _ in range(3)]
-    assert len({image.data_ptr() for image in images}) == 1
-    larger = memory.snapshot({"tensor": 0}, [torch.arange(9000.0)], writer=0, writers=1).image
-    assert larger.numel() > images[0].numel()
-    again = memory.snapshot({"tensor": 0}, tensors, writer=0, writers=1).image
-    assert again.data_ptr() == larger.data_ptr(), "it shrank, so the next large save would wait for its pages"
-
-
 def test_any_file_system_that_fsspec_knows_will_do(tmp_path: Path, reference: str) -> None:
     url = f"dir://saved::file://{tmp_path}"
     from stretto.train.checkpoint.storage import RemoteStorage
@@ -348,7 +335,7 @@ def test_a_place_that_nobody_knows_is_refused_with_the_fix() -> None:
         open_storage("nowhere://x")
 
 
-SCRIPT_HEAD = Path(__file__).with_name("saving.py").read_text().split('SCRIPT = """')[1].split('"""')[0]
+SCRIPT_HEAD = Path(__file__).with_name("saving_script.py").read_text().split('SCRIPT = """')[1].split('"""')[0]
 
 SCRIPT_THAT_REMOVES = SCRIPT_HEAD.replace(
     "        time.sleep(PAUSE)\n",

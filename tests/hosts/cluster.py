@@ -18,8 +18,8 @@ from launching import GUARD_S, environment, script
 
 from stretto.agent.records.run_folder import RunFolder
 from stretto.core.journal import Commit, JournalEvent, Record, RosterLine, Switch
-from tests.hosts.allowed import missing
 from tests.hosts.etcd import Etcd
+from tests.hosts.namespace_support import missing
 from tests.hosts.network import Host, Network
 
 HOSTS = ("h1", "h2", "h3", "h4")

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tests.hosts import slow
+from tests.hosts import delayed_link
 
 NET = "10.77.0"
 NET6 = "fd77::"
@@ -97,7 +97,7 @@ class Host:
     def slow(self, *, delay_ms: float, jitter_ms: float, loss_percent: float) -> None:
         """Everything from and to this host takes so long, and some of it is lost: by the kernel, or over a cable of our own.
 
-        Raises `slow.Refused` where this machine allows neither."""
+        Raises `delayed_link.Refused` where this machine allows neither."""
         shape = ("delay", f"{delay_ms}ms", f"{jitter_ms}ms", "loss", f"{loss_percent}%")
         if not subprocess.run(
             ["ip", "netns", "exec", self.space, "tc", "qdisc", "add", "dev", "eth0", "root", "netem", *shape],
@@ -107,7 +107,9 @@ class Host:
             sh("ip", "netns", "exec", self.network.switch, "tc", "qdisc", "add", "dev", self.port, "root", "netem", *shape)
             return
         device = f"t{self.number}"
-        self._cable = slow.start(self.network.switch, device, self.space, "slow0", str(delay_ms), str(jitter_ms), str(loss_percent))
+        self._cable = delayed_link.start(
+            self.network.switch, device, self.space, "slow0", str(delay_ms), str(jitter_ms), str(loss_percent)
+        )
         sh("ip", "-n", self.network.switch, "link", "set", device, "master", "br0", "up")
         mac = _mac(self)
         sh("ip", "-n", self.space, "link", "set", "eth0", "down")

@@ -16,7 +16,7 @@ from launching import stretto
 
 from tests.hosts.cluster import Agent, Job, paced
 from tests.hosts.loopback import Loopback, start
-from tests.stores.places import EtcdProcess, certificates
+from tests.stores.store_servers import EtcdProcess, certificates
 
 pytestmark = [
     pytest.mark.timeout(300),

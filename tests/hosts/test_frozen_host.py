@@ -17,7 +17,7 @@ from stretto.train.checkpoint.catalog import entries, verify
 from stretto.train.checkpoint.storage import LocalStorage
 from tests.hosts.cluster import Agent, Job, paced
 from tests.hosts.loopback import Loopback, start
-from tests.stores.places import EtcdProcess
+from tests.stores.store_servers import EtcdProcess
 
 pytestmark = [
     pytest.mark.timeout(600),

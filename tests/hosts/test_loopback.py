@@ -12,7 +12,7 @@ from launching import SOURCE, stretto
 from stretto.core.journal import RosterLine
 from tests.hosts.cluster import Job, paced
 from tests.hosts.loopback import Loopback, start
-from tests.stores.places import free_port
+from tests.stores.store_servers import free_port
 
 pytestmark = pytest.mark.timeout(300)
 SECRET = {"STRETTO_STORE_TOKEN": "0123456789abcdef0123456789abcdef"}

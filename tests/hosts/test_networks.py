@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.hosts import slow
+from tests.hosts import delayed_link
 from tests.hosts.cluster import Cluster, Job, paced
 
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(900)]
@@ -157,7 +157,7 @@ def test_with_delay_jitter_and_loss_everything_takes_longer_and_the_bits_are_the
     try:
         for host in ("h1", "h2", "h3"):
             hosts.network.hosts[host].slow(delay_ms=50, jitter_ms=25, loss_percent=1)  # between two hosts: 100 ± 50 ms, 2%
-    except slow.Refused as error:
+    except delayed_link.Refused as error:
         pytest.skip(str(error))
     one = job(paced(epochs=15))
     for host in ("h1", "h2"):

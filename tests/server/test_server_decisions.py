@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made import SPEC, record
+from record_builder import SPEC, record
 
 from stretto.clusters.base import NodeInfo
 from stretto.clusters.local_nodes import bind_slots, cores

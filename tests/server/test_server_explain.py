@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from made import SPEC, record
+from record_builder import SPEC, record
 
 from stretto.clusters.base import NodeInfo
 from stretto.server.decisions.explain import explain

@@ -35,7 +35,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str,
     errors = home / "server.err"
     with errors.open("w") as sink:
         process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("fleeting.py")), str(home)],
+            [sys.executable, str(Path(__file__).with_name("instant_server.py")), str(home)],
             stdout=subprocess.PIPE,
             stderr=sink,
             text=True,

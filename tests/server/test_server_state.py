@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from made import SPEC, record
+from record_builder import SPEC, record
 
 from stretto.clusters.base import ClusterEvent, EventKind
 from stretto.core.journal import Commit, End, JournalEvent, JournalReport, Resume, parse

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.stores.places import EtcdProcess
+from tests.stores.store_servers import EtcdProcess
 
 
 @pytest.fixture(scope="session")

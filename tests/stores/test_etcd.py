@@ -16,7 +16,7 @@ import pytest
 from stretto.core.errors import UsageError
 from stretto.membership.stores.etcd import EtcdOptions, EtcdStore
 from stretto.membership.stores.store import Put, StoreError
-from tests.stores.places import ANSWER_S, Etcd, EtcdProcess, certificates, eventually, free_port
+from tests.stores.store_servers import ANSWER_S, Etcd, EtcdProcess, certificates, eventually, free_port
 
 pytestmark = pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed: apt-get install etcd-server")
 

@@ -9,7 +9,7 @@ import pytest
 
 from stretto.membership.stores.store import Compacted, Guard, Put, Store, StoreChange
 from stretto.membership.stores.watch_cache import WatchCache
-from tests.stores.places import EtcdProcess, Place, opened
+from tests.stores.store_servers import EtcdProcess, Place, opened
 
 Story = Callable[[Place, Store], Awaitable[None]]
 

@@ -14,7 +14,7 @@ from stretto.core.errors import Refused
 from stretto.membership.stores.embedded import EmbeddedStore
 from stretto.membership.stores.store import Put, StoreError
 from stretto.membership.stores.tcp import StoreServer, TcpStore, proof
-from tests.stores.places import ANSWER_S, Tcp, certificates, eventually, free_port
+from tests.stores.store_servers import ANSWER_S, Tcp, certificates, eventually, free_port
 
 
 def test_a_client_with_another_token_is_refused_and_reads_nothing() -> None:

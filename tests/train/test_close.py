@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch._dynamo  # noqa: F401  (every optimizer imports it at its first step: once here, not in every fork)
 from launching import GUARD_S, Launched, environment
-from test_alone import check, refused
+from test_plain_python import check, refused
 
 JOBS = """
 import gc, multiprocessing, os, sys, threading, time, torch, stretto

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_alone import check, refused
+from test_plain_python import check, refused
 
 SETUP = """
 model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
@@ -187,7 +187,7 @@ def test_a_state_that_is_carried_from_slice_to_slice_is_refused(tmp_path, monkey
     """From a file: the variables are found in the source."""
     import linecache
 
-    from test_alone import HEAD
+    from test_plain_python import HEAD
 
     text = HEAD + HIDDEN.format(first=first, body=body.replace("; ", "\n        "))
     linecache.cache["script.py"] = (len(text), None, text.splitlines(keepends=True), "script.py")
@@ -252,7 +252,7 @@ def test_plain_values_are_shared_as_they_are():
     ],
 )
 def test_what_cannot_be_shared_is_refused_with_the_fix(body, words):
-    from test_alone import run
+    from test_plain_python import run
 
     done = run(body)
     assert done.returncode != 0

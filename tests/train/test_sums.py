@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_alone import check, refused
+from test_plain_python import check, refused
 
 import stretto.train.job  # noqa: F401  (the scripts' processes are forked from this one and need not load it again)
 from stretto.core.errors import ScriptError

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from launching import GUARD_S, environment
 
-from tests.hosts import allowed
+from tests.hosts import namespace_support
 
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
@@ -39,14 +39,14 @@ def test_each_refusal_is_found_before_anything_is_built_and_leaves_nothing(
     )
     wrapper.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert allowed.missing() == f"hosts are network namespaces, and this machine refuses {said}: Operation not permitted"
+    assert namespace_support.missing() == f"hosts are network namespaces, and this machine refuses {said}: Operation not permitted"
     assert f"st{os.getpid()}-try" not in subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
 
 
 def test_a_tool_that_is_not_there_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "ip").symlink_to(shutil.which("ip") or "")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "nsenter is not installed: apt-get install util-linux" in allowed.missing()
+    assert "nsenter is not installed: apt-get install util-linux" in namespace_support.missing()
 
 
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is not installed: apt-get install util-linux")
@@ -76,8 +76,8 @@ def test_without_the_right_to_make_networks_all_tests_are_skipped_with_one_line_
 def test_a_machine_without_tap_devices_says_so(tmp_path: Path) -> None:
     space = f"st{os.getpid()}-tap"
     code = (
-        f"from tests.hosts import slow\ntry: slow.start('{space}', 'a', '{space}', 'b', '1', '1', '1')\n"
-        "except slow.Refused as error: print(error)"
+        f"from tests.hosts import delayed_link\ntry: delayed_link.start('{space}', 'a', '{space}', 'b', '1', '1', '1')\n"
+        "except delayed_link.Refused as error: print(error)"
     )
     hidden = f'mount -t tmpfs none /dev/net && exec {sys.executable} -c "$0"'
     subprocess.run(["ip", "netns", "add", space], check=True)

@@ -1,6 +1,6 @@
 """A cable with delay, jitter and loss, for kernels without netem: two TAP devices and a process that carries frames between them.
 
-Run as `python -m tests.hosts.slow SPACE DEVICE SPACE DEVICE DELAY_MS JITTER_MS LOSS_PERCENT`. Frames stay in order.
+Run as `python -m tests.hosts.delayed_link SPACE DEVICE SPACE DEVICE DELAY_MS JITTER_MS LOSS_PERCENT`. Frames stay in order.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def main(words: list[str]) -> None:
 
 def start(*words: str) -> subprocess.Popen[str]:
     """Raises `Refused` where TAP devices cannot be made."""
-    process = subprocess.Popen([sys.executable, "-m", "tests.hosts.slow", *words], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-m", "tests.hosts.delayed_link", *words], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     said = process.stdout.readline().strip()
     if said != "ready":

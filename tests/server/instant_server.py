@@ -1,6 +1,6 @@
 """A server whose jobs are over in a moment without a process being started: hostile requests must not run hostile commands.
 
-fleeting.py HOME   prints [url, token]
+instant_server.py HOME   prints [url, token]
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOG = b"a line\n" * 100
 
 
 class Fleeting:
-    name = "fleeting"
+    name = "instant"
 
     def __init__(self) -> None:
         self.seen: dict[tuple[str, int], float] = {}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from launching import GUARD_S, Launched, environment, gone, stretto
-from saving import SCRIPT, STEPS, alone, arguments
+from saving_script import SCRIPT, STEPS, alone, arguments
 
 from stretto.agent.control_server import alive
 from stretto.core.audit import audit

@@ -14,7 +14,7 @@ from stretto.core.slices import deal
 from stretto.train.reduce.process_group import ProcessGroup
 from stretto.train.sharing import transfer
 from stretto.train.sharing.transfer import TransferTopology
-from tests.train.test_group import Members
+from tests.train.test_process_group import Members
 
 PIECES = 12
 
