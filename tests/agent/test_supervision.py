@@ -238,7 +238,10 @@ def test_misplaced_workers_are_refused_and_the_job_goes_on_without_more_of_them(
             """
         def trouble(step, place):
             if step > 5 and int(WORKER[1:]) > 1:
-                job._session.reporter.say("misplaced", text=f"worker {WORKER} is in step {step} while the others evaluate")
+                from stretto.core.messages import MisplacedMessage
+
+                text = f"worker {WORKER} is in step {step} while the others evaluate"
+                job._session.reporter._channel.send(MisplacedMessage(text))
                 time.sleep(1000)
     """,
             epochs=12,
