@@ -99,7 +99,7 @@ def _record_commits(trace: str) -> None:
     def recording(self: AgentReporter, step: Any, **fields: Any) -> None:
         committed(self, step, **fields)
         assert self.last_commit is not None
-        said = {name: self.last_commit[name] for name in ("step", "epoch", "loader", "first", "count", "metrics")}
-        file.write(json.dumps(said) + "\n")
+        record = {name: getattr(self.last_commit, name) for name in ("step", "epoch", "loader", "first", "count", "metrics")}
+        file.write(json.dumps(record) + "\n")
 
     AgentReporter.committed = recording  # type: ignore[method-assign]
