@@ -284,7 +284,7 @@ def dies(jobs, nodes, now, time_s):
     [
         ("raises", "a policy with a mistake"),
         ("sleeps", "has not answered within 1 s"),
-        ("greedy", "allowed are"),
+        ("greedy", "its limits are"),
         ("dies", "has ended its process"),
     ],
 )

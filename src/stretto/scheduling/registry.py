@@ -31,4 +31,10 @@ def load(name: str, *, seed: int = 0) -> LoadedPolicy:
     traits = getattr(module, "TRAITS", PolicyTraits())
     if not isinstance(traits, PolicyTraits):
         raise UsageError(f"TRAITS of policy {name} is a {type(traits).__name__}: make it a PolicyTraits of scheduling/types.py")
-    return LoadedPolicy(name, function, traits, (module.__doc__ or name).strip().splitlines()[0])
+    return LoadedPolicy(name, function, traits, summary(name))
+
+
+def summary(name: str) -> str:
+    """The first line of what the policy's file says about it."""
+    module = importlib.import_module(f"{policies.__name__}.{name}")
+    return (module.__doc__ or name).strip().splitlines()[0]

@@ -29,7 +29,7 @@ START_S = 120.0
 
 def names() -> dict[str, str]:
     """Every policy and the first line of what its file says about it."""
-    return {name: registry.load(name).summary for name in registry.names()}
+    return {name: registry.summary(name) for name in registry.names()}
 
 
 @dataclass(frozen=True, slots=True)
