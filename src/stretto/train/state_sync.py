@@ -16,6 +16,7 @@ import torch
 
 from stretto.core.errors import ScriptError
 from stretto.core.heartbeat import Activity, Heartbeat
+from stretto.core.json_types import JsonValue
 from stretto.core.roster import Roster
 from stretto.train.checkpoint.reader import ResumePoint
 from stretto.train.consistency import SET_AGAIN, Consistency, checksum
@@ -124,7 +125,7 @@ class StateSync:
             del place["tick"], place["save"], place["variables"], place["attributes"]
         return place
 
-    def flatten(self) -> tuple[object, list[torch.Tensor]]:
+    def flatten(self) -> tuple[JsonValue, list[torch.Tensor]]:
         """The whole state of this moment: shared objects and place."""
         return self._shared.flatten(self.place())
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import torch
-from torch.utils.data._utils.pin_memory import pin_memory
+from torch.utils.data._utils import pin_memory as pinning
 
 from stretto.core.errors import ScriptError
 from stretto.core.slices import Span
@@ -257,7 +257,7 @@ class Loader:
             samples = self.source[request]
             if self._prefetcher is not None:
                 self._prefetcher.watch()  # a change by reading is not one by the script
-            return pin_memory(samples) if self._pinned else samples
+            return cast("object", pinning.pin_memory(samples)) if self._pinned else samples
         if self._checked is not step:
             self._prefetcher.check()
             self._checked = step

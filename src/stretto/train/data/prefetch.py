@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
@@ -50,7 +51,7 @@ class _WorkerInit:
         torch.set_num_threads(1)
         info = get_worker_info()
         if info is not None:
-            keyed = info.dataset
+            keyed = cast("object", info.dataset)
             assert isinstance(keyed, _KeyedSource)
             object.__setattr__(info, "dataset", keyed.source.dataset)  # the script's own, as it expects
         if self.init is not None:

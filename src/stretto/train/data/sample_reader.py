@@ -12,12 +12,13 @@ import hashlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol, TypeGuard, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import Dataset, TensorDataset, default_collate
+import torch.utils.data as torch_data
+from torch.utils.data import Dataset, TensorDataset
 
 from stretto.core.errors import ScriptError
 from stretto.core.type_guards import is_mapping, is_sequence
@@ -29,6 +30,7 @@ AUGMENT = 0x5A3D
 
 Collate = Callable[[list[Any]], Any]
 """Makes a batch of a list of samples; `Any`, since scripts annotate theirs with their own types."""
+default_collate = cast("Collate", torch_data.default_collate)
 
 
 class IndexedDataset(Protocol):

@@ -4,9 +4,6 @@ gloo's own `abort` frees nothing and its destructor waits for pending operations
 sockets: what appeared in /proc/self/fd while it was built. That is a trick of one platform, and it lives in this file alone.
 """
 
-# torch's stubs lack part of what gloo's process groups have, and do not re-export the stores.
-# pyright: reportPrivateImportUsage=false, reportAttributeAccessIssue=false
-
 from __future__ import annotations
 
 import os
@@ -15,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -33,6 +30,8 @@ and then no lease runs out. A peer that only computes acknowledges, because gloo
 OPERATION_S = 600.0
 """An exchange may wait this long for a peer. The supervisor ends a worker that hangs long before."""
 
+_Gloo: Any = dist.ProcessGroupGloo
+"""Torch's stubs lack its options, send and recv."""
 _building = threading.Lock()
 
 
@@ -125,13 +124,13 @@ class ProcessGroup:
         self.size = len(roster.members)
         self.down = False
         self._fds: dict[int, int] = {}
-        self._group: dist.ProcessGroupGloo | None = None
+        self._group: Any = None
         if self.size > 1:
             self._connect(rendezvous, wanted)
 
     def _connect(self, rendezvous: Rendezvous, wanted: Callable[[], bool]) -> None:
-        options = dist.ProcessGroupGloo._Options()
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname=rendezvous.host)]
+        options = _Gloo._Options()
+        options._devices = [_Gloo.create_device(hostname=rendezvous.host)]
         options._timeout = timedelta(seconds=CONNECT_S)
         options._threads = 1
         try:
@@ -140,7 +139,7 @@ class ProcessGroup:
             self._wait_for_members(prefixed, wanted)
             with _building:
                 before = _sockets()
-                self._group = dist.ProcessGroupGloo(prefixed, self.rank, self.size, options)
+                self._group = _Gloo(prefixed, self.rank, self.size, options)
                 new = _sockets() - before
         except RuntimeError as error:
             raise Broken(f"roster {self.roster.number} could not be connected: {error}") from error
@@ -175,13 +174,13 @@ class ProcessGroup:
 
     def send(self, tensor: torch.Tensor, to: int, tag: int = 0) -> Callable[[], None]:
         """Starts sending; the result waits for it."""
-        return self._start(lambda group: cast("dist.Work", group.send([tensor], to, tag)))
+        return self._start(lambda group: group.send([tensor], to, tag))
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int = 0) -> Callable[[], None]:
         """Starts receiving; the result waits for it."""
-        return self._start(lambda group: cast("dist.Work", group.recv([tensor], source, tag)))
+        return self._start(lambda group: group.recv([tensor], source, tag))
 
-    def _start(self, begin: Callable[[dist.ProcessGroupGloo], dist.Work]) -> Callable[[], None]:
+    def _start(self, begin: Callable[[Any], dist.Work]) -> Callable[[], None]:
         if self.down or self._group is None:
             raise Broken(f"roster {self.roster.number} is down")
         try:

@@ -67,7 +67,7 @@ def unflatten(skeleton: object, tensors: list[torch.Tensor]) -> Any:
     if "tensor" in node:
         return tensors[int(node["tensor"])]
     if "array" in node:
-        array = cast("npt.NDArray[Any]", tensors[int(node["array"])].numpy())
+        array = tensors[int(node["array"])].numpy()
         return cast(Any, array[()] if node["scalar"] else array)
     if "map" in node:
         return {_key(unflatten(key, tensors)): unflatten(entry, tensors) for key, entry in node["map"]}

@@ -67,7 +67,9 @@ class TorchMetrics:
     def __bool__(self) -> bool:
         return bool(self._metrics)
 
-    def add_loader(self, metrics: dict[str, Metric], loader: int, *, train: bool, share: Callable[..., None]) -> dict[str, Metric]:
+    def add_loader(
+        self, metrics: Mapping[str, object], loader: int, *, train: bool, share: Callable[..., None]
+    ) -> dict[str, Metric]:
         """Shares the metrics of a loader, each once."""
         package = sys.modules.get("torchmetrics")
         for name, metric in metrics.items():
