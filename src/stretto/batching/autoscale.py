@@ -25,11 +25,15 @@ from stretto.core.text import quantity
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
+    """Grow while each added worker brings more than `threshold` of the throughput that one of the present workers has."""
+
     threshold: float
 
 
 @dataclass(frozen=True, slots=True)
 class Utility:
+    """Grow while the earlier finish is worth more than the added workers cost."""
+
     price: float
     """Of a worker for an hour."""
     worth: UtilityCurve
@@ -49,6 +53,8 @@ Goal = Efficiency | Utility | Heuristic
 
 @dataclass(frozen=True, slots=True)
 class AutoscaleConfig:
+    """What the search aims at, its range of sizes, and how long measurements have to be and stay valid."""
+
     goal: Goal
     least: int
     most: int
@@ -109,6 +115,8 @@ class AutoscaleState:
 
 @dataclass(frozen=True, slots=True)
 class AutoscaleDecision:
+    """The number of workers that the job should have, and why: the reason is shown to the user."""
+
     workers: int
     reason: str
 

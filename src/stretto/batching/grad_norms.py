@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -106,7 +106,7 @@ class GradNorms:
             torch.sqrt(second, out=denominator)
             denominator.mul_(grow).add_(group["eps"])
             torch.div(grad, denominator, out=denominator)
-            norms.append(torch.linalg.vector_norm(denominator))
+            norms.append(cast("Tensor", torch.linalg.vector_norm(denominator)))
         return norms
 
     def _buffer(self, device: torch.device) -> Tensor:
@@ -116,6 +116,11 @@ class GradNorms:
 
 
 class Meter:
+    """Collects the gradient norms of one pass, unit by unit, while backward runs.
+
+    A pass that is repeated starts afresh with `begin`. Nothing waits for the device before `rows`.
+    """
+
     def __init__(self, norms: GradNorms) -> None:
         self.norms = norms
         self._units: dict[int, list[list[Tensor]]] = {}
@@ -143,7 +148,8 @@ class Meter:
         device = next((one.device for groups in self._units.values() for held in groups for one in held), None)
         zero = torch.zeros((), dtype=torch.float64, device=device)
         table = torch.stack([torch.stack([squares(held) if held else zero for held in groups]) for groups in self._units.values()])
-        return dict(zip(self._units, (table / scale**2).tolist(), strict=True))
+        rows = cast("list[list[float]]", (table / scale**2).tolist())
+        return dict(zip(self._units, rows, strict=True))
 
 
 @torch.no_grad()

@@ -153,7 +153,8 @@ def unfit(rule: LrRule, optimizer: Optimizer) -> str | None:
                 f"lr_rule=SqrtScale() is made for Adam and AdamW, with {name} the rate will be too low "
                 "for large batches; use stretto.AdaScale() or stretto.LinearScale()"
             )
-    return None
+        case _:
+            return None
 
 
 def normalises(optimizer: Optimizer) -> bool:

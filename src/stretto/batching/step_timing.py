@@ -33,6 +33,8 @@ class RunConfig:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
+    """A throughput model fitted to measured steps, with its error."""
+
     model: ThroughputModel
     error: float
     """Root mean square of the logarithm of measured over predicted step time: 0.1 is about 10%."""

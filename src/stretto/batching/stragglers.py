@@ -21,6 +21,8 @@ MODES: tuple[Mode, ...] = ("rebalance", "replace", "ignore")
 
 @dataclass(frozen=True, slots=True)
 class StragglerConfig:
+    """When a worker counts as slow, and when moving slices away from it or replacing it pays."""
+
     mode: Mode = "rebalance"
     weight: float = 0.1
     """Of the newest measurement."""
@@ -66,6 +68,8 @@ class StragglerState:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
+    """Change nothing."""
+
     reason: str
 
 

@@ -211,14 +211,14 @@ def _fill(
                 free[node] -= count
                 break
     for row in best:
-        _grow(jobs[row].name, places, value[row], setting, row, free)
+        _grow(jobs[row].name, places, value[row], setting, free)
 
 
 def _room(free: dict[str, int], nodes: Sequence[str], count: int) -> str | None:
     return min((node for node in nodes if free[node] >= count), key=lambda node: (free[node], node), default=None)
 
 
-def _grow(name: str, places: dict[str, Placement], value: Floats, setting: Setting, row: int, free: dict[str, int]) -> None:
+def _grow(name: str, places: dict[str, Placement], value: Floats, setting: Setting, free: dict[str, int]) -> None:
     placement = places.get(name, ())
     if len(placement) != 1 or free[placement[0][0]] < 1:
         return

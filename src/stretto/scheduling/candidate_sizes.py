@@ -27,6 +27,8 @@ BATCHES = 16
 
 @dataclass(frozen=True, slots=True)
 class SizeGroup:
+    """Nodes of one kind with the same number of slots. A job runs in one group at a time."""
+
     kind: str
     slots: int
     nodes: tuple[ClusterNode, ...]

@@ -39,6 +39,8 @@ class SearchLimits:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
+    """Bounds of the search: time and memory grow with `population` times `generations`."""
+
     population: int = 100
     generations: int = 100
     patience: int = 100
@@ -56,7 +58,7 @@ def search(
     best, since = float(values[:, 0].min()), 0
     for _ in range(effort.generations - 1):
         known = {row.tobytes() for row in states}
-        children = _children(states, rank, crowd, values, limits, random, effort, known)
+        children = _children(states, crowd, values, limits, random, effort, known)
         if not len(children):
             break
         states = np.concatenate([states, children])
@@ -75,7 +77,6 @@ def search(
 
 def _children(
     states: States,
-    rank: Ints,
     crowd: Floats,
     values: Floats,
     limits: SearchLimits,
@@ -88,7 +89,7 @@ def _children(
     count = 0
     for _ in range(3):
         pairs = (effort.population - count + 1) // 2
-        parents = _tournament(values, rank, crowd, 2 * pairs, random).reshape(2, pairs)
+        parents = _tournament(values, crowd, 2 * pairs, random).reshape(2, pairs)
         fresh = repair(mutate(_crossover(states, parents, random, effort.crossover), limits, random), limits, random)
         fresh = _distinct(fresh, known)[: effort.population - count]
         found.append(fresh)
@@ -108,7 +109,7 @@ def _distinct(states: States, known: set[bytes]) -> States:
     return states[keep] if len(keep) < len(states) else states
 
 
-def _tournament(values: Floats, rank: Ints, crowd: Floats, count: int, random: Random) -> Ints:
+def _tournament(values: Floats, crowd: Floats, count: int, random: Random) -> Ints:
     """Of two random solutions the one that dominates, else the less crowded one."""
     drawn: Ints = random.integers(len(values), size=(2, count))
     one: Ints = drawn[0]

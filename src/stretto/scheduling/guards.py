@@ -21,6 +21,8 @@ LOW_UTILISATION = 0.3
 
 @dataclass(frozen=True, slots=True)
 class GuardLimits:
+    """Thresholds of the guards."""
+
     pays: float = PAYS
     cooldown_s: float = COOLDOWN_S
     low_utilisation: float = LOW_UTILISATION
@@ -60,11 +62,6 @@ def idle(job: SchedulableJob, *, low_utilisation: float = LOW_UTILISATION) -> st
     if job.utilisation is None or job.utilisation >= low_utilisation:
         return None
     return f"its slots are busy {job.utilisation:.0%} of the time, below {low_utilisation:.0%}: more would not help"
-
-
-def busiest_first(jobs: Sequence[SchedulableJob]) -> list[SchedulableJob]:
-    """High utilisation first: the order in which to grow. Jobs that report none come between the busy and the idle half."""
-    return sorted(jobs, key=lambda job: -(0.5 if job.utilisation is None else job.utilisation))
 
 
 def guard(

@@ -33,6 +33,8 @@ TRAITS = PolicyTraits()
 
 @dataclass(frozen=True, slots=True)
 class GoodputTuning:
+    """Constants of the goodput policy. They trade mean completion time against the makespan and the longest wait."""
+
     guess: float = 0.6
     """Exponent of the ranks by length that a look ahead begins with: between equal shares (0) and one after the other."""
     last: float = 1.0

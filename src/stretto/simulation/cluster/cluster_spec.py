@@ -21,6 +21,8 @@ MOST_NODES = 65536
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
+    """A cluster as `--nodes` describes it: its nodes, the relative speed of each kind, and how often spot nodes are reclaimed."""
+
     nodes: tuple[ClusterNode, ...]
     speeds: tuple[tuple[str, float], ...]
     reclaims_per_hour: float

@@ -18,6 +18,8 @@ from stretto.simulation.cluster.application import Application
 MOST_OBSERVATIONS = 64
 """More ways of running than this are not kept for the fit; the oldest goes first."""
 MOST_LOSSES = 64
+NODE_SLOTS = 4
+"""Slots of a node in the published simulation: the oracle of step times knows no other."""
 CLOSE = 0.02
 """Relative error up to which an observation confirms the model."""
 
@@ -290,10 +292,12 @@ def plain_batch(batch: BatchRange, workers: int) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=1024)
-def step_table(application: Application, batch: BatchRange, most: int, slots: int = 4) -> tuple[float, ...]:
+def step_table(application: Application, batch: BatchRange, most: int) -> tuple[float, ...]:
+    """Seconds for a step on 1, 2, … workers, packed on nodes of `NODE_SLOTS`."""
     table: list[float] = []
     for workers in range(1, most + 1):
-        shape = (slots,) * (workers // slots) + ((workers % slots,) if workers % slots else ())
+        rest = workers % NODE_SLOTS
+        shape = (NODE_SLOTS,) * (workers // NODE_SLOTS) + ((rest,) if rest else ())
         local, accumulation = plain_batch(batch, workers)
         step, sync = application.step_s(shape, local)
         table.append(step + (step - sync) * accumulation)

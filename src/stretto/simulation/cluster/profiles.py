@@ -8,12 +8,14 @@ statistics and progress come from `validation-<batch>.csv`, linear between the t
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Protocol, cast
 
 import numpy as np
 
+from stretto.batching.throughput import Floats
 from stretto.core.errors import UsageError
 
 EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50}
@@ -24,6 +26,18 @@ MOST_WORKERS = {"ncf": 1}
 FIXED_BATCH = {"ncf": 32768}
 """Run with this batch even where others choose theirs."""
 MEASURED_NODES = 16
+
+
+class Interpolator(Protocol):
+    """What is used of scipy's `LinearNDInterpolator`: values at a point, in an array of one row."""
+
+    def __call__(self, point: Sequence[float]) -> Floats: ...
+
+
+class Interpolators(Protocol):
+    """What is used of `scipy.interpolate`, which has no types."""
+
+    def LinearNDInterpolator(self, points: Floats, values: Floats) -> Interpolator: ...
 
 
 class Profile:
@@ -50,10 +64,10 @@ class Profile:
         ]
 
     @cached_property
-    def _interpolator(self) -> Any:
-        from scipy.interpolate import LinearNDInterpolator
+    def _interpolator(self) -> Interpolator:
+        from scipy import interpolate
 
-        return LinearNDInterpolator(self._points[:, :3], self._points[:, 3:])
+        return cast("Interpolators", interpolate).LinearNDInterpolator(self._points[:, :3], self._points[:, 3:])
 
     def step_s(self, shape: tuple[int, ...], local_batch: int) -> tuple[float, float]:
         key = (shape, local_batch)
@@ -94,9 +108,9 @@ class Profile:
 
     def loss(self, epoch: float) -> float:
         """The validation metric of the initial batch turned into something that falls: the distance to its best value."""
-        metric = self._validation[self.initial_batch][: self.epochs, 2]
+        metric: Floats = self._validation[self.initial_batch][: self.epochs, 2]
         rises = metric[-1] >= metric[0]
-        falling = (metric.max() - metric) if rises else (metric - metric.min())
+        falling: Floats = (metric.max() - metric) if rises else (metric - metric.min())
         return float(np.interp(epoch, np.arange(1, self.epochs + 1), falling))
 
     def steps_left(self, batch: float, epoch: int) -> float:
@@ -114,7 +128,7 @@ def profiles(folder: Path) -> dict[str, Profile]:
     return found
 
 
-def _numbers(path: Path, columns: tuple[str, ...]) -> np.ndarray:
+def _numbers(path: Path, columns: tuple[str, ...]) -> Floats:
     if not path.is_file():
         raise UsageError(f"{path} is missing: a profile needs placements.csv, scalability.csv and validation-<batch>.csv")
     rows: list[list[float]] = []
@@ -130,18 +144,18 @@ def _numbers(path: Path, columns: tuple[str, ...]) -> np.ndarray:
     return np.array(rows, dtype=np.float64).reshape(len(rows), len(columns))
 
 
-def _validations(folder: Path) -> dict[int, np.ndarray]:
+def _validations(folder: Path) -> dict[int, Floats]:
     return {
         int(path.stem.split("-")[1]): _numbers(path, ("progress", "iteration", "metric", "grad_sqr", "grad_var"))
         for path in folder.glob("validation-*.csv")
     }
 
 
-def _placements(folder: Path) -> tuple[dict[tuple[int, ...], np.ndarray], np.ndarray]:
+def _placements(folder: Path) -> tuple[dict[tuple[int, ...], Floats], Floats]:
     """Measured tables by placement, and the means over placements of equal (nodes, workers, local batch)."""
     raw = _numbers(folder / "placements.csv", ("placement", "local_bsz", "step_time", "sync_time"))
-    tables: dict[tuple[int, ...], list[np.ndarray]] = {}
-    groups: dict[tuple[int, int, float], list[np.ndarray]] = {}
+    tables: dict[tuple[int, ...], list[Floats]] = {}
+    groups: dict[tuple[int, int, float], list[Floats]] = {}
     for placement, local, step, sync in raw:
         shape = tuple(int(digit) for digit in str(int(placement)))
         tables.setdefault(shape, []).append(np.array([local, step, sync]))

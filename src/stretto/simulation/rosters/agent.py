@@ -23,6 +23,8 @@ LOOK_S = 0.5
 
 
 class SimAgent:
+    """An agent on one simulated host: the real membership code, its workers, and the messages between them."""
+
     def __init__(self, name: str, *, world: World, slots: int) -> None:
         self.name = name
         self.alive = True

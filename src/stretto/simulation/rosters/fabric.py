@@ -36,23 +36,29 @@ class SimulatedMember:
 
 @dataclass(slots=True)
 class SimulatedExchange:
-    parts: dict[str, SimulatedMember] = field(default_factory=dict)
-    arrivals: dict[str, dict[str, float]] = field(default_factory=dict)
+    """One all-reduce: who has contributed, and when each contribution reaches each member."""
+
+    parts: dict[str, SimulatedMember] = field(default_factory=dict[str, SimulatedMember])
+    arrivals: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
     """For each member: when whose part is there."""
 
 
 @dataclass(slots=True)
 class SimulatedGroup:
+    """The process group of one roster, from its building to its exchanges and the state that newcomers receive."""
+
     roster: Roster
-    builders: dict[str, SimWorker] = field(default_factory=dict)
+    builders: dict[str, SimWorker] = field(default_factory=lambda: {})
     standing: bool = False
-    exchanges: dict[int, SimulatedExchange] = field(default_factory=dict)
-    segments: dict[str, tuple[int, int]] = field(default_factory=dict)
+    exchanges: dict[int, SimulatedExchange] = field(default_factory=dict[int, SimulatedExchange])
+    segments: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """By holder: the tick and the state that it has sent to the newcomers."""
-    sent_at: dict[tuple[str, str], float] = field(default_factory=dict)
+    sent_at: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
 
 
 class Fabric:
+    """All process groups of a simulated job, and the connections between their members."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop, network: Network) -> None:
         self.loop = loop
         self.network = network

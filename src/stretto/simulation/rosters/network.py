@@ -18,7 +18,7 @@ class Network:
     """How often a message to or from the store takes up to a second."""
     loss: float = 0.0
     """How often a message to or from the store is lost."""
-    down: dict[tuple[str, str], int] = field(default_factory=dict)
+    down: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
 
     def cut(self, pairs: list[tuple[str, str]]) -> None:
         for pair in pairs:

@@ -22,6 +22,8 @@ LOOK_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class SeedReport:
+    """What one seed has shown; `failure` is empty if all promises were kept."""
+
     seed: int
     mode: str
     events: int

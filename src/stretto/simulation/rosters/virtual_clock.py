@@ -41,6 +41,8 @@ class _Jump(selectors.BaseSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop that never sleeps: its clock jumps to the next timer."""
+
     def __init__(self) -> None:
         self._jump = _Jump()
         super().__init__(self._jump)

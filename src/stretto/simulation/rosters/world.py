@@ -24,6 +24,8 @@ together at the worst moment."""
 
 
 class World:
+    """Everything that one seed decides, and everything that lives in its job."""
+
     def __init__(self, seed: int, loop: asyncio.AbstractEventLoop) -> None:
         dice = self.random = random.Random(seed)
         self.seed = seed
