@@ -46,9 +46,9 @@ class GradNorms:
 
     def ripe(self) -> bool:
         """False while an adaptive optimizer has no second moments worth dividing by."""
-        if not self._ripe and all(_ripe(one) for one in self._optimizers):
+        if not self._ripe and all(_ripe(optimizer) for optimizer in self._optimizers):
             self._ripe = True
-            self._divide = {one for one in self._optimizers if _has_moments(one)}
+            self._divide = {optimizer for optimizer in self._optimizers if _has_moments(optimizer)}
         return self._ripe
 
     @torch.no_grad()
@@ -62,10 +62,10 @@ class GradNorms:
 
     def of(self, param: Tensor, grad: Tensor) -> list[Tensor]:
         """Norms whose squares add up to |g|² of one parameter; 0-dim and on its device. For gradients as they are produced."""
-        found = self._homes.get(param)
-        if found is None:
+        home = self._homes.get(param)
+        if home is None:
             return []
-        _, optimizer, group = found
+        _, optimizer, group = home
         state = optimizer.state.get(param, {})
         if _second_moment(state) is not None:
             return self._preconditioned(grad, state, group)
@@ -75,8 +75,8 @@ class GradNorms:
 
     def group_of(self, param: Tensor) -> int:
         """The place of a parameter's group among all; -1 for a parameter of no optimizer."""
-        found = self._homes.get(param)
-        return -1 if found is None else found[0]
+        home = self._homes.get(param)
+        return -1 if home is None else home[0]
 
     def _group(self, optimizer: Optimizer, group: dict[str, Any]) -> Tensor | None:
         params = [param for param in group["params"] if param.grad is not None]
@@ -145,9 +145,9 @@ class Meter:
         """|g|² by unit and group; the one point where the host reads what the device has computed."""
         if not self._units:
             return {}
-        device = next((one.device for groups in self._units.values() for held in groups for one in held), None)
+        device = next((norm.device for unit in self._units.values() for norms in unit for norm in norms), None)
         zero = torch.zeros((), dtype=torch.float64, device=device)
-        table = torch.stack([torch.stack([squares(held) if held else zero for held in groups]) for groups in self._units.values()])
+        table = torch.stack([torch.stack([squares(norms) if norms else zero for norms in unit]) for unit in self._units.values()])
         rows = cast("list[list[float]]", (table / scale**2).tolist())
         return dict(zip(self._units, rows, strict=True))
 

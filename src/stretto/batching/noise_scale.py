@@ -49,12 +49,12 @@ def moments(norms: Sequence[float], *, mean: float, sizes: Sequence[int], batch:
     `batch` has the samples of all.
     """
     pairs = [(norm, size) for norm, size in zip(norms, sizes, strict=True) if size > 0]
-    seen = sum(size for _, size in pairs)
-    batch = batch or seen
-    if not pairs or len(pairs) * batch <= seen:
+    measured = sum(size for _, size in pairs)
+    batch = batch or measured
+    if not pairs or len(pairs) * batch <= measured:
         raise ValueError(f"{len(pairs)} slices of {batch} samples: the noise scale needs slices smaller than the batch")
-    single = sum(norm * size for norm, size in pairs) / seen
-    small, large = len(pairs) / seen, 1.0 / batch
+    single = sum(norm * size for norm, size in pairs) / measured
+    small, large = len(pairs) / measured, 1.0 / batch
     return (single * -large + mean * small) / (small - large), (single - mean) / (small - large)
 
 

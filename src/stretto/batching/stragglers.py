@@ -168,7 +168,7 @@ def _replaced(
     order = [speeds[worker] for worker, _ in shares]
     usual = [1.0 if worker == slowest else speeds[worker] for worker, _ in shares]
     total = sum(count for _, count in shares)
-    held = step_time([count for _, count in shares], order) / step_time([len(s) for s in weigh(total, usual)], usual)
-    if held < config.held_up:
+    slowdown = step_time([count for _, count in shares], order) / step_time([len(s) for s in weigh(total, usual)], usual)
+    if slowdown < config.held_up:
         return Keep(f"{slowest} is {pace:.2f} times as slow as the median, but with fewer slices it hardly holds up the others")
-    return Replace(slowest, f"{slowest} is {pace:.2f} times as slow as the median and makes the step {held:.2f} times longer")
+    return Replace(slowest, f"{slowest} is {pace:.2f} times as slow as the median and makes the step {slowdown:.2f} times longer")

@@ -95,5 +95,5 @@ def guard(
 
 def inside(before: Placement, after: Placement) -> bool:
     """Whether the old placement can be kept without slots that the new one does not have."""
-    there: Mapping[str, int] = dict(after)
-    return not same(before, after) and all(there.get(node, 0) >= count for node, count in before)
+    counts: Mapping[str, int] = dict(after)
+    return not same(before, after) and all(counts.get(node, 0) >= count for node, count in before)

@@ -35,12 +35,12 @@ def choose(value: Floats, size: Ints, group: Ints, capacity: Ints, *, exact: boo
     """
     if not value.size:
         return np.full(len(value), NONE, dtype=np.int64)
-    one = len(capacity) == 1
+    single_group = len(capacity) == 1
     small = value.size * int(capacity.sum()) <= EXACT_WORK
-    if one and (small if exact is None else exact):
+    if single_group and (small if exact is None else exact):
         return _programme(value, size, int(capacity[0]))
     picks = _fill(_priced(value, size, group, capacity), value, size, group, capacity)
-    if not one and (value.size <= EXACT_OPTIONS if exact is None else exact):
+    if not single_group and (value.size <= EXACT_OPTIONS if exact is None else exact):
         refined = _mixed_integer(value, size, group, capacity)
         if refined is not None and total(value, refined) > total(value, picks):
             return refined
@@ -127,10 +127,10 @@ def _fill(picks: Ints, value: Floats, size: Ints, group: Ints, capacity: Ints) -
     for _ in range(int(left.sum()) + 1):
         if left.max(initial=0) <= 0:
             break
-        held = np.where(picks >= 0, value[rows, picks], 0.0)
+        worth = np.where(picks >= 0, value[rows, picks], 0.0)
         refund = np.where((picks >= 0)[:, None] & (group[picks][:, None] == group[None, :]), width[picks][:, None], 0)
         extra = size[None, :] - refund
-        gain = value - held[:, None]
+        gain = value - worth[:, None]
         rate = np.where((gain > 1e-12) & (extra <= left[group][None, :]), gain / np.maximum(extra, 1e-3), 0.0)
         place = int(rate.argmax())
         row, column = divmod(place, value.shape[1])

@@ -135,10 +135,10 @@ class Simulation:
         seconds = target - self.now
         if seconds > 0:
             crowded = self._crowded() if self.settings.interference else set[str]()
-            held = 0
+            slots_held = 0
             for job in self.active:
                 if job.placement:
-                    held += size(job.placement)
+                    slots_held += size(job.placement)
                     shared = len(job.placement) > 1 and any(node in crowded for node, _ in job.placement)
                     job.advance(
                         self.now,
@@ -148,7 +148,7 @@ class Simulation:
                         speed=self.speeds.get(job.kind, 1.0),
                     )
             if self.active:
-                self.outcome.held_slot_s += held * seconds
+                self.outcome.held_slot_s += slots_held * seconds
                 self.outcome.up_slot_s += sum(node.slots for node in self.up.values()) * seconds
             self.outcome.cost += sum(node.price for node in self.up.values()) * seconds / 3600.0
         self.now = target
@@ -159,11 +159,11 @@ class Simulation:
         return {node for node in spread if spread.count(node) > 1}
 
     def _arrive(self) -> bool:
-        came = False
+        arrived = False
         while self.waiting and self.waiting[-1].arrival_s <= self.now + EPSILON:
             self.active.append(self.waiting.pop())
-            came = True
-        return came
+            arrived = True
+        return arrived
 
     def _depart(self) -> bool:
         ended = [job for job in self.active if job.end_s is not None]

@@ -58,8 +58,8 @@ Costs = RestartCost | StopFree
 
 def stay(before: Placement, after: Placement) -> Placement:
     """The workers that are in both placements."""
-    there = dict(after)
-    return tuple((node, min(count, there[node])) for node, count in before if there.get(node, 0) > 0)
+    counts = dict(after)
+    return tuple((node, min(count, counts[node])) for node, count in before if counts.get(node, 0) > 0)
 
 
 @lru_cache(maxsize=65536)
@@ -265,16 +265,16 @@ class SimJob:
         table[key] = Observation(*key, grad_s, max(step_s, grad_s))
         if len(table) > MOST_OBSERVATIONS:
             del table[next(iter(table))]
-        known = self.throughput.get(self.kind)
-        if known is None or not _predicts(known, table[key]):
+        model = self.throughput.get(self.kind)
+        if model is None or not _predicts(model, table[key]):
             self.throughput[self.kind] = remembered_fit(tuple(table.values()))
 
 
-def _predicts(model: ThroughputModel, seen: Observation) -> bool:
+def _predicts(model: ThroughputModel, observation: Observation) -> bool:
     """Whether the model already foretells an observation so well that fitting again would change nothing that matters."""
-    grad = model.grad_s(seen.local_batch)
-    step = model.step_s(nodes=seen.nodes, workers=seen.workers, local_batch=seen.local_batch)
-    return abs(grad / seen.grad_s - 1) < CLOSE and abs(step / seen.step_s - 1) < CLOSE
+    grad = model.grad_s(observation.local_batch)
+    step = model.step_s(nodes=observation.nodes, workers=observation.workers, local_batch=observation.local_batch)
+    return abs(grad / observation.grad_s - 1) < CLOSE and abs(step / observation.step_s - 1) < CLOSE
 
 
 def plain_batch(batch: BatchRange, workers: int) -> tuple[int, int]:

@@ -71,10 +71,10 @@ class Profile:
 
     def step_s(self, shape: tuple[int, ...], local_batch: int) -> tuple[float, float]:
         key = (shape, local_batch)
-        found = self._steps.get(key)
-        if found is None:
-            found = self._steps[key] = self._measure(shape, local_batch)
-        return found
+        times = self._steps.get(key)
+        if times is None:
+            times = self._steps[key] = self._measure(shape, local_batch)
+        return times
 
     def _measure(self, shape: tuple[int, ...], local_batch: int) -> tuple[float, float]:
         smallest = min(shape[turn:] + shape[:turn] for turn in range(len(shape)))
@@ -94,10 +94,10 @@ class Profile:
 
     def noise(self, batch: float, epoch: int) -> tuple[float, float]:
         key = (batch, epoch)
-        found = self._noise.get(key)
-        if found is None:
-            found = self._noise[key] = (self._between(batch, epoch, 3), self._between(batch, epoch, 4))
-        return found
+        moments = self._noise.get(key)
+        if moments is None:
+            moments = self._noise[key] = (self._between(batch, epoch, 3), self._between(batch, epoch, 4))
+        return moments
 
     def _between(self, batch: float, epoch: int, column: int) -> float:
         values = [float(self._validation[size][epoch, column]) for size in self._batches]
@@ -122,10 +122,10 @@ class Profile:
 @lru_cache(maxsize=4)
 def profiles(folder: Path) -> dict[str, Profile]:
     """All applications under a folder of profiles."""
-    found = {path.parent.name: Profile(path.parent) for path in sorted(folder.glob("*/placements.csv"))}
-    if not found:
+    by_name = {path.parent.name: Profile(path.parent) for path in sorted(folder.glob("*/placements.csv"))}
+    if not by_name:
         raise UsageError(f"no profiles in {folder}: it should have a folder for each application with a placements.csv in it")
-    return found
+    return by_name
 
 
 def _numbers(path: Path, columns: tuple[str, ...]) -> Floats:

@@ -138,9 +138,9 @@ def _number(value: JsonValue) -> float:
 
 def observations(batch: int, speeds: Sequence[tuple[int, float]]) -> list[Observation]:
     """Measured samples a second as observations of steps; the gradients' time is that of the smallest number of workers."""
-    known = sorted((workers, batch / speed) for workers, speed in speeds if workers > 0 and math.isfinite(speed) and speed > 0)
-    first, first_s = known[0]
+    measured = sorted((workers, batch / speed) for workers, speed in speeds if workers > 0 and math.isfinite(speed) and speed > 0)
+    first, first_s = measured[0]
     return [
         Observation(1, workers, max(batch // workers, 1), min(first_s * first / workers, step_s), step_s)
-        for workers, step_s in known
+        for workers, step_s in measured
     ]

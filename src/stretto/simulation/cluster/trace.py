@@ -116,13 +116,13 @@ def find_profiles(path: Path) -> Path | None:
 
 def parse(rows: Iterable[Mapping[str, Any]], *, source: str, folder: Path | None) -> list[TraceJob]:
     jobs: list[TraceJob] = []
-    seen: dict[str, int] = {}
+    row_of: dict[str, int] = {}
     for number, row in enumerate(rows, start=2):
         cell = Cell(source, number, row)
         name = cell.text("name")
-        if name in seen:
-            cell.fail("name", f"{name} was used in row {seen[name]} already", "give every job a name of its own")
-        seen[name] = number
+        if name in row_of:
+            cell.fail("name", f"{name} was used in row {row_of[name]} already", "give every job a name of its own")
+        row_of[name] = number
         jobs.append(_job(cell, name, folder))
     if not jobs:
         raise UsageError(f"{source} has no jobs: add a row for each job")
@@ -161,10 +161,10 @@ def _application(cell: Cell, name: str, folder: Path | None) -> Application:
     if measured:
         if folder is None:
             cell.fail("application", f"{measured} needs a folder of profiles", "give one with --profiles")
-        known = profiles(folder)
-        if measured not in known:
-            cell.fail("application", f"{measured} has no profile in {folder}", f"use one of {', '.join(sorted(known))}")
-        return known[measured]
+        measured_profiles = profiles(folder)
+        if measured not in measured_profiles:
+            cell.fail("application", f"{measured} has no profile in {folder}", f"use one of {', '.join(sorted(measured_profiles))}")
+        return measured_profiles[measured]
     batch = int(cell.number("batch_size", low=1, whole=True))
     most = int(cell.number("max_batch_size", default=batch, low=batch, whole=True))
     return Synthetic(

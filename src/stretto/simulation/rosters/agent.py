@@ -112,13 +112,13 @@ class SimAgent:
         """Who of those that are in the store cannot be reached, until everybody can be."""
         if not self.alive:
             return
-        there = store_schema.under(self.mirror.entries, store_schema.AGENTS) if self.mirror.trouble is None else {}
-        found = [name for name in there if not self._world.network.both(self.name, name)]
-        if found != self.unreached:
-            self.unreached = found
+        agents = store_schema.under(self.mirror.entries, store_schema.AGENTS) if self.mirror.trouble is None else {}
+        unreached = [name for name in agents if not self._world.network.both(self.name, name)]
+        if unreached != self.unreached:
+            self.unreached = unreached
             self._register()
-        self._looking = bool(found)
-        if found:
+        self._looking = bool(unreached)
+        if unreached:
             self._world.loop.call_later(LOOK_S, self._look)
 
     def measured(self, worker: SimWorker, speed: float) -> None:
@@ -171,11 +171,11 @@ class SimAgent:
 
     def _forget(self, entries: store_schema.Entries) -> None:
         """Drops the records of the gone that the leader has deleted; never before, or they would seem to have vanished."""
-        known = store_schema.statuses(entries)
+        recorded = store_schema.statuses(entries)
         for name, status in list(self.statuses.items()):
-            if name in known and known[name].phase is Phase.GONE:
+            if name in recorded and recorded[name].phase is Phase.GONE:
                 self._shown.add(name)
-            elif name not in known and name in self._shown and status.phase is Phase.GONE:
+            elif name not in recorded and name in self._shown and status.phase is Phase.GONE:
                 self.presence.put(store_schema.WORKERS + name, None)
                 del self.statuses[name], self.workers[name]
 

@@ -31,8 +31,8 @@ class Network:
     def up(self, source: str, target: str) -> bool:
         return source == target or not self.down.get((source, target))
 
-    def both(self, one: str, other: str) -> bool:
-        return self.up(one, other) and self.up(other, one)
+    def both(self, host: str, other: str) -> bool:
+        return self.up(host, other) and self.up(other, host)
 
     def latency(self) -> float:
         """Of a connection between workers, which loses nothing while it stands."""

@@ -57,31 +57,40 @@ def simulate(seed: int) -> SeedReport:
     finally:
         _sweep(loop, world)
     assert world is not None
-    seen = world.observer
+    checker = world.observer
     return SeedReport(
-        seed, world.mode, seen.events, seen.breaks, len(seen.rosters), seen.life, seen.top, loop.time(), failure, tuple(seen.log)
+        seed,
+        world.mode,
+        checker.events,
+        checker.breaks,
+        len(checker.rosters),
+        checker.life,
+        checker.top,
+        loop.time(),
+        failure,
+        tuple(checker.log),
     )
 
 
 async def _story(world: World) -> None:
-    seen = world.observer
-    while world.loop.time() < world.duration_s and seen.outcome != "finished":
+    checker = world.observer
+    while world.loop.time() < world.duration_s and checker.outcome != "finished":
         await _pause(world)
     mend(world)
     if world.end is None:
         await _until(world, world.together, within_s=TOGETHER_S, what="everybody to come together")
-        world.end = -(-(seen.top + 2) // world.passes) * world.passes
-    await _until(world, lambda: seen.outcome == "finished", within_s=END_S, what="the end of the job")
+        world.end = -(-(checker.top + 2) // world.passes) * world.passes
+    await _until(world, lambda: checker.outcome == "finished", within_s=END_S, what="the end of the job")
     _check_end(world)
 
 
 def _check_end(world: World) -> None:
-    seen = world.observer
-    done = [worker for worker in seen.workers.values() if worker.finished]
-    if not done or any(worker.seat.tick != world.end or worker.state != seen.state_at(world.end or 0) for worker in done):
-        seen.fail(f"the job ended with {[(worker.name, worker.seat.tick) for worker in done]}, its end was {world.end}")
-    if world.mode == "orderly" and seen.breaks:
-        seen.fail(f"{seen.breaks} breaks although nobody died who had the state")
+    checker = world.observer
+    done = [worker for worker in checker.workers.values() if worker.finished]
+    if not done or any(worker.seat.tick != world.end or worker.state != checker.state_at(world.end or 0) for worker in done):
+        checker.fail(f"the job ended with {[(worker.name, worker.seat.tick) for worker in done]}, its end was {world.end}")
+    if world.mode == "orderly" and checker.breaks:
+        checker.fail(f"{checker.breaks} breaks although nobody died who had the state")
 
 
 async def _until(world: World, condition: Any, *, within_s: float, what: str) -> None:

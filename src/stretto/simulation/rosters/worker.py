@@ -81,7 +81,7 @@ class SimWorker:
         if self.seat.halt(number):
             self._busy = None
             self.receiving = 0
-            self._stands = {held for held in self._stands if held > number}
+            self._stands = {standing for standing in self._stands if standing > number}
         self.agent.hears(self, halted=self.seat.halted, tick=self.seat.tick)
         self._poke()
 
@@ -150,7 +150,7 @@ class SimWorker:
         self._enter(plan, tick=tick)
 
     def _enter(self, roster: Roster, *, tick: int) -> None:
-        self._stands = {held for held in self._stands if held > roster.number}
+        self._stands = {standing for standing in self._stands if standing > roster.number}
         self.seat.enter(roster, tick=tick)
         self._world.observer.entered(self, roster, tick=tick)
         self.agent.hears(self, phase=Phase.MEMBER, roster=roster.number, tick=tick)
