@@ -17,6 +17,10 @@ from torch.optim import Optimizer
 
 _foreach_norm = torch._foreach_norm  # pyright: ignore[reportPrivateImportUsage]
 
+ParamGroup = dict[str, Any]
+"""A parameter group of an optimizer, and below a parameter's state: torch leaves open what is in them."""
+ParamState = dict[str, Any]
+
 CHUNK = 1 << 18
 """Elements summed in one fp32 reduction: at 2**20 its error is 2e-5, at 25 million 3e-3. Chunks are added in fp64, and small
 enough for the buffer of a preconditioned one to stay in the cache."""
@@ -34,7 +38,7 @@ class GradNorms:
         self._ripe = False
         self._divide: set[Optimizer] = set()
         """Optimizers with second moments, known once all are ripe: of these a parameter that has none yet is not counted."""
-        self._homes: dict[Tensor, tuple[int, Optimizer, dict[str, Any]]] = {}
+        self._homes: dict[Tensor, tuple[int, Optimizer, ParamGroup]] = {}
         groups = ((optimizer, group) for optimizer in optimizers for group in optimizer.param_groups)
         for place, (optimizer, group) in enumerate(groups):
             for param in group["params"]:
@@ -78,7 +82,7 @@ class GradNorms:
         home = self._homes.get(param)
         return -1 if home is None else home[0]
 
-    def _group(self, optimizer: Optimizer, group: dict[str, Any]) -> Tensor | None:
+    def _group(self, optimizer: Optimizer, group: ParamGroup) -> Tensor | None:
         params = [param for param in group["params"] if param.grad is not None]
         if not params:
             return None
@@ -92,7 +96,7 @@ class GradNorms:
         ]
         return squares(norms) if norms else None
 
-    def _preconditioned(self, whole: Tensor, state: dict[str, Any], group: dict[str, Any]) -> list[Tensor]:
+    def _preconditioned(self, whole: Tensor, state: ParamState, group: ParamGroup) -> list[Tensor]:
         """Norms of g / (√v̂ + ε), a chunk at a time through one small buffer."""
         moment = _second_moment(state)
         if moment is None:
@@ -186,14 +190,14 @@ def _dense(grad: Tensor | None) -> Tensor:
     return grad.coalesce().values() if grad.is_sparse else grad
 
 
-def _second_moment(state: dict[str, Any]) -> Tensor | None:
+def _second_moment(state: ParamState) -> Tensor | None:
     for name in ("max_exp_avg_sq", "exp_avg_sq"):
         if name in state:
             return state[name]
     return None
 
 
-def _bias_root(state: dict[str, Any], group: dict[str, Any]) -> Tensor | float:
+def _bias_root(state: ParamState, group: ParamGroup) -> Tensor | float:
     """√(1 - β2^t), as PyTorch's Adam corrects the second moment; a tensor where the step count is one."""
     step = state.get("step")
     if step is None:  # an optimizer of the script's own that keeps no count: by now there is nothing left to correct

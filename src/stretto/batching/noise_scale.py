@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 LIMIT = 100.0
 """The noise scale is at most this many times the batch that it was measured with: beyond that a gradient cannot be told from none,
@@ -56,6 +56,17 @@ def moments(norms: Sequence[float], *, mean: float, sizes: Sequence[int], batch:
     single = sum(norm * size for norm, size in pairs) / measured
     small, large = len(pairs) / measured, 1.0 / batch
     return (single * -large + mean * small) / (small - large), (single - mean) / (small - large)
+
+
+class NoiseState(TypedDict):
+    """A noise scale as it is shared and saved."""
+
+    weight: float
+    signal: list[float]
+    noise: list[float]
+    batch: float
+    count: int
+    ignored: int
 
 
 class NoiseScale:
@@ -116,7 +127,7 @@ class NoiseScale:
         signal, noise = pair
         return noise / signal if signal > 0 else 0.0
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> NoiseState:
         return {
             "weight": self._weight,
             "signal": list(self._signal),
@@ -126,7 +137,7 @@ class NoiseScale:
             "ignored": self.ignored,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: NoiseState) -> None:
         self._weight = float(state["weight"])
         self._signal = [float(value) for value in state["signal"]]
         self._noise = [float(value) for value in state["noise"]]

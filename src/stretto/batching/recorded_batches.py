@@ -6,9 +6,8 @@ A commit says which batch its step really had, so a run can be repeated even whe
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from stretto.core.errors import UsageError
 from stretto.core.journal import Commit, Record, lives
@@ -39,7 +38,7 @@ class Replay:
         return lines[max(place - 1, 0)] if lines else None
 
     @staticmethod
-    def read(document: Any) -> Replay:
+    def read(document: Iterable[Sequence[int]]) -> Replay:
         return Replay(BatchLine(*map(int, entry)) for entry in document)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -47,7 +46,7 @@ class Figures:
     decision_p99_s: float
     outages: int
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, float]:
         return asdict(self)
 
 

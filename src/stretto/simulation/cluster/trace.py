@@ -18,7 +18,6 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from stretto.batching.throughput import ThroughputModel
 from stretto.core.errors import UsageError
@@ -88,7 +87,7 @@ def read_trace(path: Path, *, profiles_folder: Path | None = None) -> list[Trace
     return parse(rows, source=str(path), folder=folder)
 
 
-def _bounded(reader: csv.DictReader[str], path: Path) -> Iterable[dict[str, Any]]:
+def _bounded(reader: csv.DictReader[str], path: Path) -> Iterable[Mapping[str, object]]:
     for number, row in enumerate(reader):
         if number >= MOST_JOBS:
             raise UsageError(f"{path} has more than {MOST_JOBS} jobs: simulate a part of it")
@@ -114,7 +113,7 @@ def find_profiles(path: Path) -> Path | None:
     return None
 
 
-def parse(rows: Iterable[Mapping[str, Any]], *, source: str, folder: Path | None) -> list[TraceJob]:
+def parse(rows: Iterable[Mapping[str, object]], *, source: str, folder: Path | None) -> list[TraceJob]:
     jobs: list[TraceJob] = []
     row_of: dict[str, int] = {}
     for number, row in enumerate(rows, start=2):
@@ -195,7 +194,7 @@ class Cell:
 
     source: str
     row: int
-    cells: Mapping[str, Any]
+    cells: Mapping[str, object]
 
     def fail(self, column: str, what: str, fix: str) -> None:
         raise UsageError(f"{self.source}, row {self.row}, column {column}: {what}: {fix}")

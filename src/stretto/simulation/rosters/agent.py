@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 from stretto.core.json_types import to_int
 from stretto.membership import store_schema
@@ -20,6 +21,21 @@ if TYPE_CHECKING:
 PHASES = list(Phase)
 LOOK_S = 0.5
 """How long it takes to find out who cannot be reached, and how often it is asked again."""
+
+
+T = TypeVar("T")
+
+
+class WorkerFacts(TypedDict, total=False):
+    """What a worker's message says of it."""
+
+    phase: Phase
+    roster: int
+    halted: int
+    prepared: int
+    tick: int | None
+    slices: int
+    shape: str
 
 
 class SimAgent:
@@ -98,7 +114,7 @@ class SimAgent:
 
     # ---- what workers say
 
-    def hears(self, worker: SimWorker, **facts: Any) -> None:
+    def hears(self, worker: SimWorker, **facts: Unpack[WorkerFacts]) -> None:
         """A message on the worker's link; it may be overtaken by others, and some come twice."""
         if not self.alive:
             return
@@ -124,17 +140,26 @@ class SimAgent:
     def measured(self, worker: SimWorker, speed: float) -> None:
         self._write(replace(self.statuses[worker.name], speed=speed))
 
-    def _note(self, name: str, facts: dict[str, Any]) -> None:
+    def _note(self, name: str, facts: WorkerFacts) -> None:
         now = self.statuses.get(name)
         if not self.alive or now is None:
             return
         phase = max(now.phase, facts.get("phase", now.phase), key=PHASES.index)
         if now.phase is Phase.FINISHED:
             phase = now.phase
-        grown = {fact: max(getattr(now, fact), facts[fact]) for fact in ("roster", "halted", "prepared") if fact in facts}
         ticks = [tick for tick in (now.tick, facts.get("tick")) if tick is not None]
-        rest = {fact: facts[fact] for fact in ("slices", "shape") if fact in facts}
-        self._write(replace(now, phase=phase, tick=max(ticks, default=None), **grown, **rest))
+        self._write(
+            replace(
+                now,
+                phase=phase,
+                tick=max(ticks, default=None),
+                roster=max(now.roster, facts.get("roster", 0)),
+                halted=max(now.halted, facts.get("halted", 0)),
+                prepared=max(now.prepared, facts.get("prepared", 0)),
+                slices=facts.get("slices", now.slices),
+                shape=facts.get("shape", now.shape),
+            )
+        )
 
     def _write(self, status: WorkerStatus) -> None:
         self.statuses[status.worker] = status
@@ -164,7 +189,7 @@ class SimAgent:
         self._forget(entries)
         self._size(entries)
 
-    def _tell(self, worker: SimWorker, call: Any, fact: Any) -> None:
+    def _tell(self, worker: SimWorker, call: Callable[[T], None], fact: T) -> None:
         world = self._world
         for lag in world.lags():
             world.loop.call_later(lag, worker.unless_done, call, fact)

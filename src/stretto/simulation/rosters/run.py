@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from stretto.membership import store_schema
 from stretto.simulation.rosters.faults import mend, schedule
@@ -93,7 +93,7 @@ def _check_end(world: World) -> None:
         checker.fail(f"{checker.breaks} breaks although nobody died who had the state")
 
 
-async def _until(world: World, condition: Any, *, within_s: float, what: str) -> None:
+async def _until(world: World, condition: Callable[[], bool], *, within_s: float, what: str) -> None:
     end = world.loop.time() + within_s
     while not condition():
         if world.loop.time() > end:
@@ -116,9 +116,9 @@ async def _pause(world: World) -> None:
             raise failure
 
 
-def _crashed(world: World | None, context: dict[str, Any]) -> None:
+def _crashed(world: World | None, context: Mapping[str, object]) -> None:
     error = context.get("exception")
-    if world is not None and world.observer.failure is None and error is not None:
+    if world is not None and world.observer.failure is None and isinstance(error, BaseException):
         world.observer.failure = error
 
 

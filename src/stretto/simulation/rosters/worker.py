@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stretto.core.roster import Roster
 from stretto.membership.member_state import MemberState
@@ -43,7 +43,7 @@ class SimWorker:
 
     # ---- being scheduled
 
-    def unless_done(self, call: Callable[..., None], *arguments: Any) -> None:
+    def unless_done(self, call: Callable[..., None], *arguments: object) -> None:
         """Runs something that happens to this process, later if it is frozen, never if it is over."""
         if not self.alive or self.finished:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
+from collections.abc import Mapping
 
 from stretto.core.json_types import to_int
 from stretto.membership import store_schema
@@ -68,7 +68,7 @@ class World:
 
     # ---- what the parts ask for
 
-    def write(self, key: str, document: dict[str, Any] | None) -> None:
+    def write(self, key: str, document: Mapping[str, object] | None) -> None:
         """Somebody with a good line to the store: a user at a terminal."""
         put = Put(key, None if document is None else store_schema.text(document))
         self.depot.perform(lambda: self.depot.table.commit([put]))
