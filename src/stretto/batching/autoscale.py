@@ -25,11 +25,15 @@ from stretto.core.text import quantity
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
+    """Grow while each added worker brings more than `threshold` of the throughput that one of the present workers has."""
+
     threshold: float
 
 
 @dataclass(frozen=True, slots=True)
 class Utility:
+    """Grow while the earlier finish is worth more than the added workers cost."""
+
     price: float
     """Of a worker for an hour."""
     worth: UtilityCurve
@@ -49,6 +53,8 @@ Goal = Efficiency | Utility | Heuristic
 
 @dataclass(frozen=True, slots=True)
 class AutoscaleConfig:
+    """What the search aims at, its range of sizes, and how long measurements have to be and stay valid."""
+
     goal: Goal
     least: int
     most: int
@@ -109,6 +115,8 @@ class AutoscaleState:
 
 @dataclass(frozen=True, slots=True)
 class AutoscaleDecision:
+    """The number of workers that the job should have, and why: the reason is shown to the user."""
+
     workers: int
     reason: str
 
@@ -161,16 +169,16 @@ def _parse_goal(text: str, price: float | None, worth: str | None) -> Goal:
     name, equals, value = text.partition("=")
     if name.strip() == "efficiency" and equals:
         return _parse_efficiency(value.strip())
-    found = _HEURISTIC.fullmatch(text)
-    if found is None:
+    fields = _HEURISTIC.fullmatch(text)
+    if fields is None:
         raise UsageError(
             f"--autoscale {text!r} is not understood: write efficiency=0.6, utility "
             "(with --price and --worth), or '+1 every 50 steps'"
         )
-    by, steps = int(found["by"]), int(found["steps"])
+    by, steps = int(fields["by"]), int(fields["steps"])
     if by < 1 or steps < 1:
         raise UsageError(f"--autoscale {text!r}: both numbers must be at least 1")
-    return Heuristic(-by if found["sign"] in "-−" else by, steps, climb=found["sign"] in ("±", "+-"))
+    return Heuristic(-by if fields["sign"] in "-−" else by, steps, climb=fields["sign"] in ("±", "+-"))
 
 
 def _parse_efficiency(value: str) -> Efficiency:
@@ -205,14 +213,14 @@ def _fresh(config: AutoscaleConfig, state: AutoscaleState, workers: int) -> Meas
     What growing brings is looked up again after a while. What the workers that are there already bring is not, as long
     as they go on at the speed that they came with: to see it, some would have to leave.
     """
-    found = state.measured.get(workers)
-    if found is None or found.steps < config.steps or found.seconds < config.window_s:
+    measurement = state.measured.get(workers)
+    if measurement is None or measurement.steps < config.steps or measurement.seconds < config.window_s:
         return None
     if workers == state.workers:
-        return found
-    window_s = max(config.window_s, config.steps * found.seconds / found.steps)
-    expired = state.now_s - found.at_s > max(config.expiry_s, config.expiry_windows * window_s)
-    return None if _drifted(config, state) or (expired and workers > state.workers) else found
+        return measurement
+    window_s = max(config.window_s, config.steps * measurement.seconds / measurement.steps)
+    expired = state.now_s - measurement.at_s > max(config.expiry_s, config.expiry_windows * window_s)
+    return None if _drifted(config, state) or (expired and workers > state.workers) else measurement
 
 
 def _drifted(config: AutoscaleConfig, state: AutoscaleState) -> bool:
@@ -227,14 +235,14 @@ def _search(goal: Efficiency | Utility, config: AutoscaleConfig, state: Autoscal
         return AutoscaleDecision(state.workers, f"measuring {_workers(state.workers)}")
     if isinstance(goal, Utility) and state.remaining_s is None:
         return AutoscaleDecision(state.workers, "the end of the job is not known, so its utility is not either")
-    known = [size for size in sorted(state.measured) if _fresh(config, state, size) is not None]
-    below = max((size for size in known if size < state.workers), default=None)
+    sizes = [size for size in sorted(state.measured) if _fresh(config, state, size) is not None]
+    below = max((size for size in sizes if size < state.workers), default=None)
     if below is not None:
-        held = here.steps >= 2 * config.steps
-        pays, why = _pays(goal, state, below, state.workers, margin=config.margin if held else 0.0)
+        settled = here.steps >= 2 * config.steps
+        pays, why = _pays(goal, state, below, state.workers, margin=config.margin if settled else 0.0)
         if not pays:
             return AutoscaleDecision(below, f"back to {_workers(below)}: {why}")
-    above = min((size for size in known if size > state.workers), default=None)
+    above = min((size for size in sizes if size > state.workers), default=None)
     pays, why = _pays(goal, state, state.workers, above) if above is not None else (False, "")
     if above is not None and pays:
         return AutoscaleDecision(above, f"{_workers(above)}: {why}")

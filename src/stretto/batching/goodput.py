@@ -54,6 +54,8 @@ class BatchRange:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
+    """The batch with the highest goodput on a placement: samples in a local batch, and extra passes before each exchange."""
+
     goodput: float
     local_batch: int
     accumulation: int

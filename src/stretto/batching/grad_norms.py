@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 _foreach_norm = torch._foreach_norm  # pyright: ignore[reportPrivateImportUsage]
+
+ParamGroup = dict[str, Any]
+"""A parameter group of an optimizer, and below a parameter's state: torch leaves open what is in them."""
+ParamState = dict[str, Any]
 
 CHUNK = 1 << 18
 """Elements summed in one fp32 reduction: at 2**20 its error is 2e-5, at 25 million 3e-3. Chunks are added in fp64, and small
@@ -34,7 +38,7 @@ class GradNorms:
         self._ripe = False
         self._divide: set[Optimizer] = set()
         """Optimizers with second moments, known once all are ripe: of these a parameter that has none yet is not counted."""
-        self._homes: dict[Tensor, tuple[int, Optimizer, dict[str, Any]]] = {}
+        self._homes: dict[Tensor, tuple[int, Optimizer, ParamGroup]] = {}
         groups = ((optimizer, group) for optimizer in optimizers for group in optimizer.param_groups)
         for place, (optimizer, group) in enumerate(groups):
             for param in group["params"]:
@@ -46,9 +50,9 @@ class GradNorms:
 
     def ripe(self) -> bool:
         """False while an adaptive optimizer has no second moments worth dividing by."""
-        if not self._ripe and all(_ripe(one) for one in self._optimizers):
+        if not self._ripe and all(_ripe(optimizer) for optimizer in self._optimizers):
             self._ripe = True
-            self._divide = {one for one in self._optimizers if _has_moments(one)}
+            self._divide = {optimizer for optimizer in self._optimizers if _has_moments(optimizer)}
         return self._ripe
 
     @torch.no_grad()
@@ -62,10 +66,10 @@ class GradNorms:
 
     def of(self, param: Tensor, grad: Tensor) -> list[Tensor]:
         """Norms whose squares add up to |g|² of one parameter; 0-dim and on its device. For gradients as they are produced."""
-        found = self._homes.get(param)
-        if found is None:
+        home = self._homes.get(param)
+        if home is None:
             return []
-        _, optimizer, group = found
+        _, optimizer, group = home
         state = optimizer.state.get(param, {})
         if _second_moment(state) is not None:
             return self._preconditioned(grad, state, group)
@@ -75,10 +79,10 @@ class GradNorms:
 
     def group_of(self, param: Tensor) -> int:
         """The place of a parameter's group among all; -1 for a parameter of no optimizer."""
-        found = self._homes.get(param)
-        return -1 if found is None else found[0]
+        home = self._homes.get(param)
+        return -1 if home is None else home[0]
 
-    def _group(self, optimizer: Optimizer, group: dict[str, Any]) -> Tensor | None:
+    def _group(self, optimizer: Optimizer, group: ParamGroup) -> Tensor | None:
         params = [param for param in group["params"] if param.grad is not None]
         if not params:
             return None
@@ -92,7 +96,7 @@ class GradNorms:
         ]
         return squares(norms) if norms else None
 
-    def _preconditioned(self, whole: Tensor, state: dict[str, Any], group: dict[str, Any]) -> list[Tensor]:
+    def _preconditioned(self, whole: Tensor, state: ParamState, group: ParamGroup) -> list[Tensor]:
         """Norms of g / (√v̂ + ε), a chunk at a time through one small buffer."""
         moment = _second_moment(state)
         if moment is None:
@@ -106,7 +110,7 @@ class GradNorms:
             torch.sqrt(second, out=denominator)
             denominator.mul_(grow).add_(group["eps"])
             torch.div(grad, denominator, out=denominator)
-            norms.append(torch.linalg.vector_norm(denominator))
+            norms.append(cast("Tensor", torch.linalg.vector_norm(denominator)))
         return norms
 
     def _buffer(self, device: torch.device) -> Tensor:
@@ -116,6 +120,11 @@ class GradNorms:
 
 
 class Meter:
+    """Collects the gradient norms of one pass, unit by unit, while backward runs.
+
+    A pass that is repeated starts afresh with `begin`. Nothing waits for the device before `rows`.
+    """
+
     def __init__(self, norms: GradNorms) -> None:
         self.norms = norms
         self._units: dict[int, list[list[Tensor]]] = {}
@@ -140,10 +149,11 @@ class Meter:
         """|g|² by unit and group; the one point where the host reads what the device has computed."""
         if not self._units:
             return {}
-        device = next((one.device for groups in self._units.values() for held in groups for one in held), None)
+        device = next((norm.device for unit in self._units.values() for norms in unit for norm in norms), None)
         zero = torch.zeros((), dtype=torch.float64, device=device)
-        table = torch.stack([torch.stack([squares(held) if held else zero for held in groups]) for groups in self._units.values()])
-        return dict(zip(self._units, (table / scale**2).tolist(), strict=True))
+        table = torch.stack([torch.stack([squares(norms) if norms else zero for norms in unit]) for unit in self._units.values()])
+        rows = cast("list[list[float]]", (table / scale**2).tolist())
+        return dict(zip(self._units, rows, strict=True))
 
 
 @torch.no_grad()
@@ -180,14 +190,14 @@ def _dense(grad: Tensor | None) -> Tensor:
     return grad.coalesce().values() if grad.is_sparse else grad
 
 
-def _second_moment(state: dict[str, Any]) -> Tensor | None:
+def _second_moment(state: ParamState) -> Tensor | None:
     for name in ("max_exp_avg_sq", "exp_avg_sq"):
         if name in state:
             return state[name]
     return None
 
 
-def _bias_root(state: dict[str, Any], group: dict[str, Any]) -> Tensor | float:
+def _bias_root(state: ParamState, group: ParamGroup) -> Tensor | float:
     """√(1 - β2^t), as PyTorch's Adam corrects the second moment; a tensor where the step count is one."""
     step = state.get("step")
     if step is None:  # an optimizer of the script's own that keeps no count: by now there is nothing left to correct

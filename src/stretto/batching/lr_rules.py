@@ -42,6 +42,11 @@ class Moment:
 
 
 class LrRule(Protocol):
+    """What users may pass as `lr_rule=`: the rules of this module, or any object with these two members.
+
+    `factor` has to be pure: it is called several times for one step, on every worker, and must give the same value.
+    """
+
     @property
     def reference(self) -> int | None: ...
 

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch.optim import SGD, Optimizer
+from torch.utils.hooks import RemovableHandle
 
+from stretto.batching.grad_norms import ParamGroup
 from stretto.batching.lr_rules import LEGW, AdaScale, LinearScale, LrRule, Moment, SqrtScale, gain
 from stretto.batching.noise_scale import NoiseScale
+
+Rate = float | torch.Tensor
+StepHook = Callable[[Optimizer, object, object], None]
 
 
 class RuleWarning(UserWarning):
@@ -37,9 +41,9 @@ class LrScaling:
         self._before = 1.0
         self._since = 1 << 30
         self._warmed = 0.0
-        self._set: dict[tuple[int, int], tuple[Any, Any]] = {}
+        self._set: dict[tuple[int, int], tuple[Rate, Rate]] = {}
         """Of each group during a step: what the user had, and what the hook made of it."""
-        self._handles: list[Any] = []
+        self._handles: list[RemovableHandle] = []
         if rule is not None:
             self._attach(rule)
 
@@ -87,7 +91,7 @@ class LrScaling:
             handle.remove()
         self._handles.clear()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, float]:
         return {
             "progress": self.progress,
             "batch": self._batch,
@@ -96,7 +100,7 @@ class LrScaling:
             "warmed": self._warmed,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
         self.progress = float(state["progress"])
         self._batch = int(state["batch"])
         self._before = float(state["before"])
@@ -113,8 +117,8 @@ class LrScaling:
             self._handles.append(optimizer.register_step_post_hook(self._restorer(place)))
             first += len(optimizer.param_groups)
 
-    def _scaler(self, place: int, first: int) -> Any:
-        def scale(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _scaler(self, place: int, first: int) -> StepHook:
+        def scale(optimizer: Optimizer, args: object, kwargs: object) -> None:
             self._restore(place, optimizer)
             for number, group in enumerate(optimizer.param_groups):
                 user = group["lr"]
@@ -124,8 +128,8 @@ class LrScaling:
 
         return scale
 
-    def _restorer(self, place: int) -> Any:
-        def restore(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _restorer(self, place: int) -> StepHook:
+        def restore(optimizer: Optimizer, args: object, kwargs: object) -> None:
             self._restore(place, optimizer)
 
         return restore
@@ -153,7 +157,8 @@ def unfit(rule: LrRule, optimizer: Optimizer) -> str | None:
                 f"lr_rule=SqrtScale() is made for Adam and AdamW, with {name} the rate will be too low "
                 "for large batches; use stretto.AdaScale() or stretto.LinearScale()"
             )
-    return None
+        case _:
+            return None
 
 
 def normalises(optimizer: Optimizer) -> bool:
@@ -169,13 +174,13 @@ def _outside() -> int:
     return level
 
 
-def _keep(rate: Any) -> Any:
+def _keep(rate: Rate) -> Rate:
     return rate.clone() if isinstance(rate, torch.Tensor) else rate
 
 
-def _put(group: dict[str, Any], rate: Any) -> None:
+def _put(group: ParamGroup, rate: Rate) -> None:
     """In place where the rate is a tensor: captured graphs hold on to it."""
     if isinstance(group["lr"], torch.Tensor):
-        group["lr"].copy_(rate)
+        group["lr"].copy_(torch.as_tensor(rate))
     else:
         group["lr"] = rate

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 LIMIT = 100.0
 """The noise scale is at most this many times the batch that it was measured with: beyond that a gradient cannot be told from none,
@@ -49,13 +49,24 @@ def moments(norms: Sequence[float], *, mean: float, sizes: Sequence[int], batch:
     `batch` has the samples of all.
     """
     pairs = [(norm, size) for norm, size in zip(norms, sizes, strict=True) if size > 0]
-    seen = sum(size for _, size in pairs)
-    batch = batch or seen
-    if not pairs or len(pairs) * batch <= seen:
+    measured = sum(size for _, size in pairs)
+    batch = batch or measured
+    if not pairs or len(pairs) * batch <= measured:
         raise ValueError(f"{len(pairs)} slices of {batch} samples: the noise scale needs slices smaller than the batch")
-    single = sum(norm * size for norm, size in pairs) / seen
-    small, large = len(pairs) / seen, 1.0 / batch
+    single = sum(norm * size for norm, size in pairs) / measured
+    small, large = len(pairs) / measured, 1.0 / batch
     return (single * -large + mean * small) / (small - large), (single - mean) / (small - large)
+
+
+class NoiseState(TypedDict):
+    """A noise scale as it is shared and saved."""
+
+    weight: float
+    signal: list[float]
+    noise: list[float]
+    batch: float
+    count: int
+    ignored: int
 
 
 class NoiseScale:
@@ -116,7 +127,7 @@ class NoiseScale:
         signal, noise = pair
         return noise / signal if signal > 0 else 0.0
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> NoiseState:
         return {
             "weight": self._weight,
             "signal": list(self._signal),
@@ -126,7 +137,7 @@ class NoiseScale:
             "ignored": self.ignored,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: NoiseState) -> None:
         self._weight = float(state["weight"])
         self._signal = [float(value) for value in state["signal"]]
         self._noise = [float(value) for value in state["noise"]]

@@ -6,9 +6,8 @@ A commit says which batch its step really had, so a run can be repeated even whe
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from stretto.core.errors import UsageError
 from stretto.core.journal import Commit, Record, lives
@@ -29,31 +28,31 @@ class Replay:
 
     def __init__(self, lines: Iterable[BatchLine]) -> None:
         self._lines: dict[int, list[BatchLine]] = {}
-        for line in sorted(lines, key=lambda one: one.step):
+        for line in sorted(lines, key=lambda line: line.step):
             self._lines.setdefault(line.loader, []).append(line)
 
     def at(self, step: int, *, loader: int) -> BatchLine | None:
         """The line in effect; the last one goes on after the plan's end. None for a loader that it does not know."""
         lines = self._lines.get(loader, [])
-        place = bisect_right(lines, step, key=lambda one: one.step)
+        place = bisect_right(lines, step, key=lambda line: line.step)
         return lines[max(place - 1, 0)] if lines else None
 
     @staticmethod
-    def read(document: Any) -> Replay:
-        return Replay(BatchLine(*map(int, one)) for one in document)
+    def read(document: Iterable[Sequence[int]]) -> Replay:
+        return Replay(BatchLine(*map(int, entry)) for entry in document)
 
 
 def plan_of(records: Iterable[Record]) -> list[list[int]]:
     """The plan of a run from its journal, as JSON. Raises `UsageError` where it has none."""
     lines: list[BatchLine] = []
-    held: dict[int, BatchLine] = {}
-    for one in lives(records):
-        if not isinstance(one, Commit):
+    last: dict[int, BatchLine] = {}
+    for record in lives(records):
+        if not isinstance(record, Commit):
             continue
-        line = BatchLine(one.step, one.loader, one.batch, one.parts)
-        before = held.get(line.loader)
+        line = BatchLine(record.step, record.loader, record.batch, record.parts)
+        before = last.get(line.loader)
         if before is None or (before.batch, before.parts) != (line.batch, line.parts):
-            held[line.loader] = line
+            last[line.loader] = line
             lines.append(line)
     if not lines:
         raise UsageError("the run to be replayed has no committed step in its journal: there is no batch plan to repeat")

@@ -33,6 +33,8 @@ class RunConfig:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
+    """A throughput model fitted to measured steps, with its error."""
+
     model: ThroughputModel
     error: float
     """Root mean square of the logarithm of measured over predicted step time: 0.1 is about 10%."""
@@ -41,8 +43,8 @@ class Fitted:
     @property
     def confidence(self) -> float:
         """Between 0 and 1: halved by every 10% of error, and by having seen one size of batch only."""
-        seen = 1.0 if self.ways > 1 else 0.5
-        return seen * 0.5 ** (self.error / 0.1)
+        certainty = 1.0 if self.ways > 1 else 0.5
+        return certainty * 0.5 ** (self.error / 0.1)
 
 
 class StepTiming:
@@ -56,20 +58,24 @@ class StepTiming:
         self._fresh = 0
         self._thread: threading.Thread | None = None
 
-    def observe(self, way: RunConfig, *, grad_s: float, step_s: float) -> None:
+    def observe(self, config: RunConfig, *, grad_s: float, step_s: float) -> None:
         """One step: the seconds of one forward and backward, and of a step with one of them and the exchange."""
         if 0 < grad_s < math.inf and 0 < step_s < math.inf:
-            self._seen.setdefault(way, deque(maxlen=KEPT)).append((grad_s, max(step_s, grad_s)))
+            self._seen.setdefault(config, deque(maxlen=KEPT)).append((grad_s, max(step_s, grad_s)))
             self._fresh += 1
 
     @property
     def observations(self) -> list[Observation]:
         return [
             Observation(
-                way.nodes, way.workers, way.part, statistics.median(g for g, _ in seen), statistics.median(s for _, s in seen)
+                config.nodes,
+                config.workers,
+                config.part,
+                statistics.median(g for g, _ in times),
+                statistics.median(s for _, s in times),
             )
-            for way, seen in self._seen.items()
-            if len(seen) >= ENOUGH
+            for config, times in self._seen.items()
+            if len(times) >= ENOUGH
         ]
 
     def refit(self, *, after: int = 20) -> None:
@@ -103,7 +109,7 @@ class StepTiming:
             model = fit_with_rest(observations)
             if not model.sane:
                 raise ValueError(f"the fit makes no sense: {model}")
-            self.fitted = Fitted(model, _error(model, observations), len({one.local_batch for one in observations}))
+            self.fitted = Fitted(model, _error(model, observations), len({observation.local_batch for observation in observations}))
             self.failure = None
         except Exception as error:  # the job goes on with what it has
             self.failure = f"{type(error).__name__}: {error}"
@@ -112,14 +118,19 @@ class StepTiming:
 def fit_with_rest(observations: list[Observation]) -> ThroughputModel:
     """The paper's model says that a step of one worker is its gradients and nothing else. An optimizer takes its time too, and only
     once for all slices of a step: left in, it would be taken for a part of every slice."""
-    rests = [one.step_s - one.grad_s for one in observations if one.workers <= 1]
-    bare = [replace(one, step_s=one.grad_s) if one.workers <= 1 else one for one in observations]
+    rests = [observation.step_s - observation.grad_s for observation in observations if observation.workers <= 1]
+    bare = [
+        replace(observation, step_s=observation.grad_s) if observation.workers <= 1 else observation for observation in observations
+    ]
     return replace(fit(bare), alone_s=max(0.0, statistics.median(rests)) if rests else 0.0)
 
 
 def _error(model: ThroughputModel, observations: list[Observation]) -> float:
     misses = [
-        math.log(one.step_s / model.step_s(nodes=one.nodes, workers=one.workers, local_batch=one.local_batch))
-        for one in observations
+        math.log(
+            observation.step_s
+            / model.step_s(nodes=observation.nodes, workers=observation.workers, local_batch=observation.local_batch)
+        )
+        for observation in observations
     ]
     return math.sqrt(sum(miss * miss for miss in misses) / len(misses))

@@ -21,6 +21,8 @@ MODES: tuple[Mode, ...] = ("rebalance", "replace", "ignore")
 
 @dataclass(frozen=True, slots=True)
 class StragglerConfig:
+    """When a worker counts as slow, and when moving slices away from it or replacing it pays."""
+
     mode: Mode = "rebalance"
     weight: float = 0.1
     """Of the newest measurement."""
@@ -66,6 +68,8 @@ class StragglerState:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
+    """Change nothing."""
+
     reason: str
 
 
@@ -164,7 +168,7 @@ def _replaced(
     order = [speeds[worker] for worker, _ in shares]
     usual = [1.0 if worker == slowest else speeds[worker] for worker, _ in shares]
     total = sum(count for _, count in shares)
-    held = step_time([count for _, count in shares], order) / step_time([len(s) for s in weigh(total, usual)], usual)
-    if held < config.held_up:
+    slowdown = step_time([count for _, count in shares], order) / step_time([len(s) for s in weigh(total, usual)], usual)
+    if slowdown < config.held_up:
         return Keep(f"{slowest} is {pace:.2f} times as slow as the median, but with fewer slices it hardly holds up the others")
-    return Replace(slowest, f"{slowest} is {pace:.2f} times as slow as the median and makes the step {held:.2f} times longer")
+    return Replace(slowest, f"{slowest} is {pace:.2f} times as slow as the median and makes the step {slowdown:.2f} times longer")

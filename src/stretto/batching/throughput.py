@@ -13,8 +13,9 @@ No torch here: the job server and the simulator use this file as well as the tra
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,6 +96,26 @@ class ThroughputModel:
         )
 
 
+class Minimum(Protocol):
+    """What is used of scipy's `OptimizeResult`."""
+
+    x: Floats
+
+
+class Minimize(Protocol):
+    """What is used of `scipy.optimize.minimize`, which has no types."""
+
+    def __call__(
+        self,
+        fun: Callable[[Floats], tuple[float, Floats]],
+        x0: Floats,
+        *,
+        jac: bool,
+        method: str,
+        bounds: Sequence[tuple[float, float]],
+    ) -> Minimum: ...
+
+
 def overlap(grad_s: float, sync_s: float, gamma: float) -> float:
     """(grad^γ + sync^γ)^(1/γ) without overflow for large γ."""
     longer, shorter = max(grad_s, sync_s), min(grad_s, sync_s)
@@ -107,16 +128,17 @@ def fit(observations: Sequence[Observation]) -> ThroughputModel:
     """The model with the least logarithmic error on these observations, with priors for what they do not show."""
     if not observations:
         raise ValueError("a throughput model needs at least one observation")
-    from scipy.optimize import minimize
+    from scipy import optimize
 
+    minimize = cast("Minimize", optimize.minimize)
     table = np.array([(o.nodes, o.workers, o.local_batch, o.grad_s, o.step_s) for o in observations], dtype=np.float64)
     table[:, 3:] = np.maximum(table[:, 3:], FLOOR_S)
     start, low, high = _bounds(table)
     free = np.flatnonzero(high > low)
     loss = _Loss(table, start, free)
-    found = minimize(loss, start[free], jac=True, method="L-BFGS-B", bounds=list(zip(low[free], high[free], strict=True)))
+    least = minimize(loss, start[free], jac=True, method="L-BFGS-B", bounds=list(zip(low[free], high[free], strict=True)))
     numbers = start.copy()
-    numbers[free] = found.x
+    numbers[free] = least.x
     if not (table[:, 0] > 1).any():
         # Nobody has seen the network yet: it cannot be faster than the inside of a node.
         numbers[2] = max(numbers[2], numbers[4] * 1.1)

@@ -41,27 +41,27 @@ class UtilityCurve:
 
 def parse_worth(text: str) -> UtilityCurve:
     """The value of `--worth`. Raises `UsageError`."""
-    found = _WORTH.fullmatch(text)
-    if found is None or found["shape"] not in ("decay", "linear", "deadline"):
+    fields = _WORTH.fullmatch(text)
+    if fields is None or fields["shape"] not in ("decay", "linear", "deadline"):
         raise UsageError(
             f"--worth {text!r} is not understood: write decay(VALUE, TIME), linear(VALUE, TIME) or "
             "deadline(VALUE, TIME), for example 'decay(100, 2h)'"
         )
     try:
-        value = float(found["value"])
+        value = float(fields["value"])
     except ValueError:
-        raise UsageError(f"--worth {text!r}: the value {found['value']!r} is not a number") from None
+        raise UsageError(f"--worth {text!r}: the value {fields['value']!r} is not a number") from None
     if not 0 < value < float("inf"):
-        raise UsageError(f"--worth {text!r}: the value {found['value']} must be above 0 and finite")
-    return UtilityCurve(found["shape"], value, parse_span(found["span"], flag="--worth"))  # pyright: ignore[reportArgumentType]
+        raise UsageError(f"--worth {text!r}: the value {fields['value']} must be above 0 and finite")
+    return UtilityCurve(fields["shape"], value, parse_span(fields["span"], flag="--worth"))  # pyright: ignore[reportArgumentType]
 
 
 def parse_span(text: str, *, flag: str) -> float:
     """'90s', '5m', '2h' or '1.5d' in seconds. Raises `UsageError`."""
-    found = _SPAN.fullmatch(text.strip())
-    if found is None or found["unit"] not in UNITS_S:
+    fields = _SPAN.fullmatch(text.strip())
+    if fields is None or fields["unit"] not in UNITS_S:
         raise UsageError(f"{flag}: {text!r} is not a time: write a number and one of {', '.join(UNITS_S)}, for example 2h")
-    seconds = float(found["number"]) * UNITS_S[found["unit"]]
+    seconds = float(fields["number"]) * UNITS_S[fields["unit"]]
     if seconds <= 0:
         raise UsageError(f"{flag}: {text!r} must be longer than nothing")
     return seconds

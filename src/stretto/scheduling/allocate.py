@@ -134,9 +134,9 @@ def _within_quotas(
         if quotas.left(job) < 1 << 40:
             owners.setdefault(job.owner, []).append(row)
             limits[job.owner] = quotas.left(job)
-    one = np.zeros(len(table.size), dtype=np.int64)
+    one_group = np.zeros(len(table.size), dtype=np.int64)
     for owner, rows in owners.items():
-        picks = choose(value[rows], table.size, one, np.array([max(limits[owner], 0)]))
+        picks = choose(value[rows], table.size, one_group, np.array([max(limits[owner], 0)]))
         most = np.where(picks >= 0, table.size[picks], 0)
         value[rows] = np.where(table.size[None, :] <= most[:, None], value[rows], -np.inf)
     return value
@@ -180,8 +180,8 @@ def _placed(
             names = {node.name for node in group.nodes}
             here = {name: placement for name, placement in rooted.items() if placement[0][0] in names}
             sizes = {name: count for name, count in wanted.items() if group_of[name] == place and name not in rooted}
-            found = pack(group, sizes | {name: size(placement) for name, placement in here.items()}, kept, set(here), settling)
-            places |= {name: placement for name, placement in found.items() if name not in pinned}
+            packed = pack(group, sizes | {name: size(placement) for name, placement in here.items()}, kept, set(here), settling)
+            places |= {name: placement for name, placement in packed.items() if name not in pinned}
         lost = [name for name in held_fast if name not in places]
         if not lost:
             return places
@@ -211,14 +211,14 @@ def _fill(
                 free[node] -= count
                 break
     for row in best:
-        _grow(jobs[row].name, places, value[row], setting, row, free)
+        _grow(jobs[row].name, places, value[row], setting, free)
 
 
 def _room(free: dict[str, int], nodes: Sequence[str], count: int) -> str | None:
     return min((node for node in nodes if free[node] >= count), key=lambda node: (free[node], node), default=None)
 
 
-def _grow(name: str, places: dict[str, Placement], value: Floats, setting: Setting, row: int, free: dict[str, int]) -> None:
+def _grow(name: str, places: dict[str, Placement], value: Floats, setting: Setting, free: dict[str, int]) -> None:
     placement = places.get(name, ())
     if len(placement) != 1 or free[placement[0][0]] < 1:
         return
@@ -230,7 +230,7 @@ def _grow(name: str, places: dict[str, Placement], value: Floats, setting: Setti
         if value[column] <= here or not np.isfinite(value[column]):
             return
         group = setting.table.groups[setting.table.group[column]]
-        if count < wanted <= min(count + free[node], group.slots) and any(one.name == node for one in group.nodes):
+        if count < wanted <= min(count + free[node], group.slots) and any(member.name == node for member in group.nodes):
             places[name] = ((node, wanted),)
             free[node] -= wanted - count
             return
@@ -241,18 +241,18 @@ def _reason(job: SchedulableJob, before: Placement, after: Placement, row: int, 
     old, new = size(before), size(after)
     if not new:
         return f"waits: its {job.least} or more slots are worth more to others now"
-    said = _did(job, before, after, old, new)
+    reason = _did(job, before, after, old, new)
     table = setting.table
     speeds = {count: speed for count, speed in zip(table.size.tolist(), table.speed[row].tolist(), strict=True) if speed > 0}
     larger = min((count for count in speeds if count > new), default=None)
     if larger is None or new not in speeds:
-        return said
+        return reason
     if not table.single[row]:
-        return f"{said}; nothing is measured of it yet"
+        return f"{reason}; nothing is measured of it yet"
     gain = speeds[larger] / speeds[new]
     if gain < 1.01:
-        return f"{said}; {larger} would be no faster"
-    return f"{said}; {larger} would make it {gain:.2f} times as fast, less than those slots bring elsewhere or a change costs"
+        return f"{reason}; {larger} would be no faster"
+    return f"{reason}; {larger} would make it {gain:.2f} times as fast, less than those slots bring elsewhere or a change costs"
 
 
 def _did(job: SchedulableJob, before: Placement, after: Placement, old: int, new: int) -> str:

@@ -27,6 +27,8 @@ BATCHES = 16
 
 @dataclass(frozen=True, slots=True)
 class SizeGroup:
+    """Nodes of one kind with the same number of slots. A job runs in one group at a time."""
+
     kind: str
     slots: int
     nodes: tuple[ClusterNode, ...]
@@ -51,11 +53,11 @@ class Options:
 
 
 def group_nodes(nodes: Sequence[ClusterNode]) -> tuple[SizeGroup, ...]:
-    found: dict[tuple[str, int], list[ClusterNode]] = {}
+    members_of: dict[tuple[str, int], list[ClusterNode]] = {}
     for node in nodes:
         if node.slots > 0:
-            found.setdefault((node.kind, node.slots), []).append(node)
-    return tuple(SizeGroup(kind, slots, tuple(members)) for (kind, slots), members in sorted(found.items()))
+            members_of.setdefault((node.kind, node.slots), []).append(node)
+    return tuple(SizeGroup(kind, slots, tuple(members)) for (kind, slots), members in sorted(members_of.items()))
 
 
 def sizes(group: SizeGroup, most: int) -> list[int]:
@@ -143,12 +145,12 @@ def _speeds(
 def _of_models(models: Sequence[GoodputModel], allowed: Bools, size: Ints, slots: int) -> Floats:
     """Goodputs of the allowed options, 0 elsewhere. Jobs with the same options are evaluated together, and nothing beyond them:
     most jobs may not grow far, and large sizes are as dear to evaluate as small ones."""
-    found = np.zeros(allowed.shape)
+    table = np.zeros(allowed.shape)
     alike: dict[bytes, list[int]] = {}
     for row, key in enumerate(map(bytes, allowed)):
         alike.setdefault(key, []).append(row)
     for rows in alike.values():
         columns: list[int] = np.flatnonzero(allowed[rows[0]]).tolist()
         across, workers = (size[columns] > slots).tolist(), size[columns].tolist()
-        found[np.ix_(rows, columns)] = goodputs([models[row] for row in rows], across=across, workers=workers, count=BATCHES)
-    return found
+        table[np.ix_(rows, columns)] = goodputs([models[row] for row in rows], across=across, workers=workers, count=BATCHES)
+    return table

@@ -44,6 +44,8 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Aims:
+    """What the cluster is sized for: a band of scaling efficiency or the worth of the work, and how steady the size should be."""
+
     low: float = 0.5
     high: float = 0.8
     """The band that the scaling efficiency should be in; ignored with `worth`."""
@@ -58,6 +60,8 @@ class Aims:
 
 @dataclass(frozen=True, slots=True)
 class WantedNodes:
+    """How many nodes of each offer to have, why, and what they bring and cost."""
+
     nodes: Mapping[str, int]
     reasons: tuple[str, ...]
     efficiency: float
@@ -117,7 +121,7 @@ def _check(offers: Sequence[Offer], aims: Aims) -> None:
         )
 
 
-def _effective_price(offer: Offer, jobs: Sequence[SchedulableJob], aims: Aims) -> float:
+def _effective_price(offer: Offer, jobs: Sequence[SchedulableJob]) -> float:
     """Price of a slot-hour with what preemptions lose on it."""
     lost = preemption_cost(offer, jobs) / offer.slots
     return offer.price / offer.slots / max(1.0 - lost, 1e-6)
@@ -125,7 +129,7 @@ def _effective_price(offer: Offer, jobs: Sequence[SchedulableJob], aims: Aims) -
 
 def _order(jobs: Sequence[SchedulableJob], offers: Sequence[Offer], aims: Aims) -> list[Offer]:
     """Nodes in the order in which to have them: the minimum of on-demand first, then the cheapest slot, preemptions included."""
-    cheap = sorted(offers, key=lambda offer: (_effective_price(offer, jobs, aims), offer.name))
+    cheap = sorted(offers, key=lambda offer: (_effective_price(offer, jobs), offer.name))
     steady = [offer for offer in cheap if not offer.spot for _ in range(offer.most)]
     first = steady[: aims.least_on_demand]
     left = {offer.name: offer.most - first.count(offer) for offer in offers}

@@ -39,6 +39,8 @@ class SearchLimits:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
+    """Bounds of the search: time and memory grow with `population` times `generations`."""
+
     population: int = 100
     generations: int = 100
     patience: int = 100
@@ -56,7 +58,7 @@ def search(
     best, since = float(values[:, 0].min()), 0
     for _ in range(effort.generations - 1):
         known = {row.tobytes() for row in states}
-        children = _children(states, rank, crowd, values, limits, random, effort, known)
+        children = _children(states, crowd, values, limits, random, effort, known)
         if not len(children):
             break
         states = np.concatenate([states, children])
@@ -75,7 +77,6 @@ def search(
 
 def _children(
     states: States,
-    rank: Ints,
     crowd: Floats,
     values: Floats,
     limits: SearchLimits,
@@ -84,18 +85,18 @@ def _children(
     known: set[bytes],
 ) -> States:
     """A population of new solutions; a second attempt replaces those that were there already."""
-    found: list[States] = []
+    batches: list[States] = []
     count = 0
     for _ in range(3):
         pairs = (effort.population - count + 1) // 2
-        parents = _tournament(values, rank, crowd, 2 * pairs, random).reshape(2, pairs)
+        parents = _tournament(values, crowd, 2 * pairs, random).reshape(2, pairs)
         fresh = repair(mutate(_crossover(states, parents, random, effort.crossover), limits, random), limits, random)
         fresh = _distinct(fresh, known)[: effort.population - count]
-        found.append(fresh)
+        batches.append(fresh)
         count += len(fresh)
         if count >= effort.population:
             break
-    return np.concatenate(found)
+    return np.concatenate(batches)
 
 
 def _distinct(states: States, known: set[bytes]) -> States:
@@ -108,14 +109,14 @@ def _distinct(states: States, known: set[bytes]) -> States:
     return states[keep] if len(keep) < len(states) else states
 
 
-def _tournament(values: Floats, rank: Ints, crowd: Floats, count: int, random: Random) -> Ints:
+def _tournament(values: Floats, crowd: Floats, count: int, random: Random) -> Ints:
     """Of two random solutions the one that dominates, else the less crowded one."""
     drawn: Ints = random.integers(len(values), size=(2, count))
-    one: Ints = drawn[0]
-    other: Ints = drawn[1]
-    wins = (values[one] <= values[other]).all(axis=1) & (values[one] < values[other]).any(axis=1)
-    loses = (values[other] <= values[one]).all(axis=1) & (values[other] < values[one]).any(axis=1)
-    return np.where(wins | (~loses & (crowd[one] >= crowd[other])), one, other)
+    first: Ints = drawn[0]
+    second: Ints = drawn[1]
+    wins = (values[first] <= values[second]).all(axis=1) & (values[first] < values[second]).any(axis=1)
+    loses = (values[second] <= values[first]).all(axis=1) & (values[second] < values[first]).any(axis=1)
+    return np.where(wins | (~loses & (crowd[first] >= crowd[second])), first, second)
 
 
 def _crossover(states: States, parents: Ints, random: Random, chance: float) -> States:
@@ -140,12 +141,12 @@ def mutate(states: States, limits: SearchLimits, random: Random) -> States:
     room = states.sum(axis=1) < limits.capacity  # (solutions, nodes)
     # On a node with room, each job is raised with probability 1/jobs, ...
     count = int(random.binomial(states.size, 1.0 / jobs))
-    some = np.unravel_index(random.integers(states.size, size=count), states.shape)
+    drawn = np.unravel_index(random.integers(states.size, size=count), states.shape)
     # ... and each of those already there with one over their number.
-    there = np.nonzero(states)
+    occupied = np.nonzero(states)
     crowd = (states > 0).sum(axis=1)
-    lucky = random.random(len(there[0]), dtype=np.float32) * crowd[there[0], there[2]] < 1.0
-    picked = tuple(np.concatenate([a, b[lucky]]) for a, b in zip(some, there, strict=True))
+    lucky = random.random(len(occupied[0]), dtype=np.float32) * crowd[occupied[0], occupied[2]] < 1.0
+    picked = tuple(np.concatenate([a, b[lucky]]) for a, b in zip(drawn, occupied, strict=True))
     open_ = room[picked[0], picked[2]]
     picked = tuple(axis[open_] for axis in picked)
     now = states[picked]
@@ -175,12 +176,12 @@ def repair(states: States, limits: SearchLimits, random: Random) -> States:
 
 
 def _one_spread_job_a_node(states: States) -> None:
-    there = states > 0
-    spread = there.sum(axis=2) > 1
-    there &= spread[:, :, None]
-    crowded = np.nonzero(there.sum(axis=1) > 1)
+    occupied = states > 0
+    spread = occupied.sum(axis=2) > 1
+    occupied &= spread[:, :, None]
+    crowded = np.nonzero(occupied.sum(axis=1) > 1)
     if len(crowded[0]):
-        columns = there[crowded[0], :, crowded[1]]
+        columns = occupied[crowded[0], :, crowded[1]]
         later = columns & (np.cumsum(columns, axis=1) > 1)
         part = states[crowded[0], :, crowded[1]]
         part[later] = 0

@@ -21,6 +21,8 @@ LOW_UTILISATION = 0.3
 
 @dataclass(frozen=True, slots=True)
 class GuardLimits:
+    """Thresholds of the guards."""
+
     pays: float = PAYS
     cooldown_s: float = COOLDOWN_S
     low_utilisation: float = LOW_UTILISATION
@@ -62,11 +64,6 @@ def idle(job: SchedulableJob, *, low_utilisation: float = LOW_UTILISATION) -> st
     return f"its slots are busy {job.utilisation:.0%} of the time, below {low_utilisation:.0%}: more would not help"
 
 
-def busiest_first(jobs: Sequence[SchedulableJob]) -> list[SchedulableJob]:
-    """High utilisation first: the order in which to grow. Jobs that report none come between the busy and the idle half."""
-    return sorted(jobs, key=lambda job: -(0.5 if job.utilisation is None else job.utilisation))
-
-
 def guard(
     jobs: Sequence[SchedulableJob],
     nodes: Sequence[ClusterNode],
@@ -98,5 +95,5 @@ def guard(
 
 def inside(before: Placement, after: Placement) -> bool:
     """Whether the old placement can be kept without slots that the new one does not have."""
-    there: Mapping[str, int] = dict(after)
-    return not same(before, after) and all(there.get(node, 0) >= count for node, count in before)
+    counts: Mapping[str, int] = dict(after)
+    return not same(before, after) and all(counts.get(node, 0) >= count for node, count in before)

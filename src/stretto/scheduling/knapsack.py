@@ -8,7 +8,8 @@ several small ones.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +36,12 @@ def choose(value: Floats, size: Ints, group: Ints, capacity: Ints, *, exact: boo
     """
     if not value.size:
         return np.full(len(value), NONE, dtype=np.int64)
-    one = len(capacity) == 1
+    single_group = len(capacity) == 1
     small = value.size * int(capacity.sum()) <= EXACT_WORK
-    if one and (small if exact is None else exact):
+    if single_group and (small if exact is None else exact):
         return _programme(value, size, int(capacity[0]))
     picks = _fill(_priced(value, size, group, capacity), value, size, group, capacity)
-    if not one and (value.size <= EXACT_OPTIONS if exact is None else exact):
+    if not single_group and (value.size <= EXACT_OPTIONS if exact is None else exact):
         refined = _mixed_integer(value, size, group, capacity)
         if refined is not None and total(value, refined) > total(value, picks):
             return refined
@@ -127,10 +128,10 @@ def _fill(picks: Ints, value: Floats, size: Ints, group: Ints, capacity: Ints) -
     for _ in range(int(left.sum()) + 1):
         if left.max(initial=0) <= 0:
             break
-        held = np.where(picks >= 0, value[rows, picks], 0.0)
+        worth = np.where(picks >= 0, value[rows, picks], 0.0)
         refund = np.where((picks >= 0)[:, None] & (group[picks][:, None] == group[None, :]), width[picks][:, None], 0)
         extra = size[None, :] - refund
-        gain = value - held[:, None]
+        gain = value - worth[:, None]
         rate = np.where((gain > 1e-12) & (extra <= left[group][None, :]), gain / np.maximum(extra, 1e-3), 0.0)
         place = int(rate.argmax())
         row, column = divmod(place, value.shape[1])
@@ -166,12 +167,29 @@ def _programme(value: Floats, size: Ints, capacity: int) -> Ints:
     return picks
 
 
+class Solution(Protocol):
+    """What is used of scipy's `OptimizeResult`."""
+
+    x: Floats | None
+
+
+class Solver(Protocol):
+    """What is used of `scipy.optimize`, which has no types."""
+
+    def Bounds(self, lb: float, ub: float) -> object: ...
+
+    def LinearConstraint(self, A: Floats, *, ub: float | Floats) -> object: ...
+
+    def milp(
+        self, c: Floats, *, integrality: Floats, bounds: object, options: dict[str, int], constraints: Sequence[object]
+    ) -> Solution: ...
+
+
 def _mixed_integer(value: Floats, size: Ints, group: Ints, capacity: Ints) -> Ints | None:
     """The optimum for several groups by HiGHS; None if it finds nothing in time."""
-    from scipy import optimize  # pyright: ignore[reportMissingTypeStubs]
+    from scipy import optimize
 
-    solver: Any = optimize
-
+    solver = cast("Solver", optimize)
     rows, columns = np.nonzero(value > 0)
     if not len(rows):
         return None
@@ -179,16 +197,16 @@ def _mixed_integer(value: Floats, size: Ints, group: Ints, capacity: Ints) -> In
     one_each[rows, np.arange(len(rows))] = 1.0
     slots = np.zeros((len(capacity), len(rows)))
     slots[group[columns], np.arange(len(rows))] = size[columns]
-    found = solver.milp(
+    solution = solver.milp(
         -value[rows, columns],
         integrality=np.ones(len(rows)),
         bounds=solver.Bounds(0, 1),
         options={"node_limit": EXACT_NODES},
         constraints=[solver.LinearConstraint(one_each, ub=1.0), solver.LinearConstraint(slots, ub=capacity.astype(np.float64))],
     )
-    if found.x is None:
+    if solution.x is None:
         return None
     picks = np.full(len(value), NONE, dtype=np.int64)
-    taken = np.asarray(found.x, dtype=np.float64) > 0.5
+    taken = np.asarray(solution.x, dtype=np.float64) > 0.5
     picks[rows[taken]] = columns[taken]
     return picks if (_demand(picks, size, group, len(capacity)) <= capacity).all() else None

@@ -62,5 +62,5 @@ class LengthHistory:
 
     def without(self, gone: Iterable[str], time_s: float) -> tuple[float, ...]:
         """How far those came that have ended; in the middle of the time since they were seen last, for want of the moment."""
-        found = (self.running[name] for name in gone)
-        return (*self.ended, *(done + speed * max(time_s - self.time_s, 0.0) / 2 for done, speed in found))[-MOST_ENDED:]
+        ended = (self.running[name] for name in gone)
+        return (*self.ended, *(done + speed * max(time_s - self.time_s, 0.0) / 2 for done, speed in ended))[-MOST_ENDED:]

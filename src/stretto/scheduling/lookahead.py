@@ -96,11 +96,11 @@ def worths(start: Floats, left: Floats, cut: Pieces, capacity: float, *, rounds:
     return best / max(float(best.max(initial=0.0)), 1e-300)
 
 
-def _between(one: Floats, other: Floats) -> Floats:
+def _between(guess: Floats, answer: Floats) -> Floats:
     """Half-way in logarithms: a whole step may swing."""
-    both = np.maximum(one, 1e-12 * one.max()) * np.maximum(other, 1e-12 * max(float(other.max()), 1e-300))
-    found = np.sqrt(both)
-    return found / found.max()
+    both = np.maximum(guess, 1e-12 * guess.max()) * np.maximum(answer, 1e-12 * max(float(answer.max()), 1e-300))
+    middle = np.sqrt(both)
+    return middle / middle.max()
 
 
 def _forward(
@@ -116,9 +116,9 @@ def _forward(
     course: list[_Phase] = []
     total = 0.0
     while active.any():
-        open_ = slots * active[row]
-        got = np.clip(capacity - np.cumsum(open_) + open_, 0.0, open_)
-        speed: Floats = np.bincount(row, weights=got * slope, minlength=count).astype(np.float64)
+        wanted = slots * active[row]
+        dealt = np.clip(capacity - np.cumsum(wanted) + wanted, 0.0, wanted)
+        speed: Floats = np.bincount(row, weights=dealt * slope, minlength=count).astype(np.float64)
         need = np.full(count, np.inf)
         np.divide(left, speed, out=need, where=active & (speed > 0))
         running = int(np.count_nonzero(speed))
@@ -130,8 +130,8 @@ def _forward(
         total += float(spent[active].sum()) + last * until
         left -= speed * spent
         active &= ~ended
-        held: Floats = np.bincount(row, weights=got, minlength=count).astype(np.float64)
-        course.append(_Phase(np.flatnonzero(ended), speed, held))
+        slots_held: Floats = np.bincount(row, weights=dealt, minlength=count).astype(np.float64)
+        course.append(_Phase(np.flatnonzero(ended), speed, slots_held))
     return course, total
 
 
@@ -141,8 +141,8 @@ def _backward(course: list[_Phase], count: int, last: float = 0.0) -> Floats:
     for phase in reversed(course):
         # What the others gain when the slots of those who end here go to them; worths of those who have ended are still 0.
         gain = max(float(worth @ (after - phase.speed)), 0.0)
-        held = phase.slots[phase.ended]
-        share = held / max(float(held.sum()), 1e-12)
+        slots_held = phase.slots[phase.ended]
+        share = slots_held / max(float(slots_held.sum()), 1e-12)
         worth[phase.ended] = (1.0 + (last + gain) * share) / np.maximum(phase.speed[phase.ended], 1e-12)
         after, last = phase.speed, 0.0
     return worth

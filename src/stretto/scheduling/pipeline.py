@@ -72,8 +72,8 @@ def decide(
 def prepare(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], current: Allocation, *, room: bool) -> Allocation:
     """The present allocation on present nodes, inside the jobs' limits; with `room`, with the waiting jobs' fewest workers."""
     names = {node.name for node in nodes}
-    there = {job: tuple(part for part in placement if part[0] in names) for job, placement in current.places.items()}
-    places = fit(jobs, nodes, {job: placement for job, placement in there.items() if placement})
+    present = {job: tuple(part for part in placement if part[0] in names) for job, placement in current.places.items()}
+    places = fit(jobs, nodes, {job: placement for job, placement in present.items() if placement})
     return Allocation(make_room(jobs, nodes, places) if room else places, current.reasons, current.memory)
 
 

@@ -50,8 +50,8 @@ def fifo(
             quotas.take(job, wanted)
             reasons[job.name] = f"started on {wanted}: its turn, or it fits in a gap"
         else:
-            there = sum(free[node.name] for node in nodes if job.runs_on(node.kind))
+            room = sum(free[node.name] for node in nodes if job.runs_on(node.kind))
             kind = "" if job.node_kind is None else f" on nodes of kind {job.node_kind}"
-            reasons[job.name] = f"needs {quantity(wanted, 'slot')}, {there} are free{kind}"
+            reasons[job.name] = f"needs {quantity(wanted, 'slot')}, {room} are free{kind}"
             blocked = time_s - job.arrival_s > patience_s
     return Allocation(places, reasons)

@@ -33,6 +33,8 @@ TRAITS = PolicyTraits()
 
 @dataclass(frozen=True, slots=True)
 class GoodputTuning:
+    """Constants of the goodput policy. They trade mean completion time against the makespan and the longest wait."""
+
     guess: float = 0.6
     """Exponent of the ranks by length that a look ahead begins with: between equal shares (0) and one after the other."""
     last: float = 1.0
@@ -66,9 +68,9 @@ def goodput(
     *,
     tuning: GoodputTuning = DEFAULT,
 ) -> Allocation:
-    seen = now.memory if isinstance(now.memory, LengthHistory) else LengthHistory()
+    history = now.memory if isinstance(now.memory, LengthHistory) else LengthHistory()
     names = {job.name for job in jobs}
-    ended = seen.without([name for name in seen.running if name not in names], time_s)
+    ended = history.without([name for name in history.running if name not in names], time_s)
     settings: list[Setting] = []
 
     def value_of(setting: Setting) -> Floats:
@@ -78,7 +80,7 @@ def goodput(
 
     starving = [job.name for job in jobs if not now.of(job.name) and _waited_s(job, time_s) > tuning.starving_s]
     answer = allocate(jobs, nodes, now, time_s, value_of, must=starving, everybody=True)
-    running = {name: how for setting in settings for name, how in _running(setting, answer)}
+    running = {name: progress for setting in settings for name, progress in _running(setting, answer)}
     return replace(answer, memory=LengthHistory(time_s, running, ended))
 
 
@@ -116,8 +118,8 @@ def _done_s(setting: Setting) -> Floats:
     single = setting.table.single.tolist()
     return np.array(
         [
-            job.attained_s if job.done is None or not one > 0 else job.done / one
-            for job, one in zip(setting.jobs, single, strict=True)
+            job.attained_s if job.done is None or not speed > 0 else job.done / speed
+            for job, speed in zip(setting.jobs, single, strict=True)
         ]
     )
 

@@ -46,12 +46,12 @@ def optimus(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], now: A
 
 def _part(placement: Placement, most: int) -> Placement:
     """At most so many of these workers; all of them for 0."""
-    found: list[tuple[str, int]] = []
+    part: list[tuple[str, int]] = []
     for node, count in placement:
-        taken = min(count, most - size(tuple(found))) if most else count
+        taken = min(count, most - size(tuple(part))) if most else count
         if taken > 0:
-            found.append((node, taken))
-    return tuple(found)
+            part.append((node, taken))
+    return tuple(part)
 
 
 def _sizes(

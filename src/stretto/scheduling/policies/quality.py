@@ -33,14 +33,14 @@ def quality(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], now: A
 
 def fall(job: SchedulableJob) -> float | None:
     """The recent fall of the loss per second, relative to its whole fall so far; None if too little was reported."""
-    known = [(time_s, loss) for time_s, loss in job.losses if np.isfinite(loss) and np.isfinite(time_s)]
-    if len(known) < 2:
+    losses = [(time_s, loss) for time_s, loss in job.losses if np.isfinite(loss) and np.isfinite(time_s)]
+    if len(losses) < 2:
         return None
-    best = min(loss for _, loss in known)
-    whole = known[0][1] - best
+    best = min(loss for _, loss in losses)
+    whole = losses[0][1] - best
     if whole <= 0:
         return 0.0
-    recent = known[-RECENT:]
+    recent = losses[-RECENT:]
     weight = rate = 0.0
     for place, ((t0, l0), (t1, l1)) in enumerate(pairwise(recent)):
         if t1 > t0:

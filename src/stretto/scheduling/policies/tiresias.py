@@ -64,13 +64,13 @@ def tiresias(
 def _queues(jobs: Sequence[SchedulableJob], now: Allocation, threshold_s: float) -> tuple[list[SchedulableJob], list[str]]:
     """All jobs in the order of service, and the names of the demoted ones in the order of their demotion."""
     arrivals = sorted(jobs, key=lambda job: (-job.priority, job.arrival_s))
-    known = {job.name: job for job in jobs}
+    by_name = {job.name: job for job in jobs}
     memory = cast("tuple[str, ...] | None", now.memory)
     before = memory if isinstance(memory, tuple) else ()
-    demoted = [name for name in before if name in known]
+    demoted = [name for name in before if name in by_name]
     demoted += [job.name for job in arrivals if job.attained_s >= threshold_s and job.name not in set(demoted)]
     late = set(demoted)
-    return [job for job in arrivals if job.name not in late] + [known[name] for name in demoted], demoted
+    return [job for job in arrivals if job.name not in late] + [by_name[name] for name in demoted], demoted
 
 
 def _size(job: SchedulableJob) -> int:

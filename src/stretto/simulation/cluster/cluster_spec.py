@@ -21,6 +21,8 @@ MOST_NODES = 65536
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
+    """A cluster as `--nodes` describes it: its nodes, the relative speed of each kind, and how often spot nodes are reclaimed."""
+
     nodes: tuple[ClusterNode, ...]
     speeds: tuple[tuple[str, float], ...]
     reclaims_per_hour: float
@@ -32,31 +34,31 @@ def read_cluster(text: str) -> ClusterSpec:
     speeds: dict[str, float] = {}
     rate = 0.0
     for number, part in enumerate(text.split(","), start=1):
-        found = PART.fullmatch(part.strip())
-        if found is None or int(found["count"]) < 1 or int(found["slots"]) < 1:
+        fields = PART.fullmatch(part.strip())
+        if fields is None or int(fields["count"]) < 1 or int(fields["slots"]) < 1:
             raise UsageError(
                 f"--nodes {text}: part {number}, {part.strip()!r}, is not COUNTxSLOTS[:KIND][@PRICE][*SPEED][~RECLAIMS]: "
                 "write for instance 16x4 or 8x4:t4@0.53,2x8:a100@27.2*3.5"
             )
-        if len(nodes) + int(found["count"]) > MOST_NODES:
+        if len(nodes) + int(fields["count"]) > MOST_NODES:
             raise UsageError(f"--nodes {text}: more than {MOST_NODES} nodes: simulate a smaller cluster")
-        kind = found["kind"] or DEFAULT_KIND
-        speed = float(found["speed"] or 1.0)
+        kind = fields["kind"] or DEFAULT_KIND
+        speed = float(fields["speed"] or 1.0)
         if speed <= 0 or speeds.setdefault(kind, speed) != speed:
             raise UsageError(
                 f"--nodes {text}: kind {kind} has the speeds {speeds[kind]:g} and {speed:g}: give one kind one speed above 0"
             )
-        spot = found["rate"] is not None
-        rate = max(rate, float(found["rate"] or 0.0))
+        spot = fields["rate"] is not None
+        rate = max(rate, float(fields["rate"] or 0.0))
         start = len(nodes)
         nodes += [
             ClusterNode(
                 f"{kind}-{start + place:04d}" if kind != DEFAULT_KIND else f"node-{start + place:04d}",
-                int(found["slots"]),
+                int(fields["slots"]),
                 kind,
-                float(found["price"] or 0.0),
+                float(fields["price"] or 0.0),
                 spot,
             )
-            for place in range(int(found["count"]))
+            for place in range(int(fields["count"]))
         ]
     return ClusterSpec(tuple(nodes), tuple(sorted(speeds.items())), rate)

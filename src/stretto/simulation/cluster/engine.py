@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stretto.core.errors import UsageError
 from stretto.scheduling.pipeline import POLICY_ALONE, PipelineSettings, decide
@@ -79,6 +79,8 @@ Watch = Callable[[float, int, int], None]
 
 
 class Simulation:
+    """One run of a policy over a workload. Equal jobs, nodes and settings give equal results; only decision times are measured."""
+
     def __init__(self, jobs: Sequence[SimJob], nodes: Sequence[ClusterNode], policy: Policy, settings: SimulationSettings):
         if not jobs or not nodes:
             raise UsageError(f"a simulation needs jobs and nodes: {len(jobs)} jobs, {len(nodes)} nodes were given")
@@ -133,10 +135,10 @@ class Simulation:
         seconds = target - self.now
         if seconds > 0:
             crowded = self._crowded() if self.settings.interference else set[str]()
-            held = 0
+            slots_held = 0
             for job in self.active:
                 if job.placement:
-                    held += size(job.placement)
+                    slots_held += size(job.placement)
                     shared = len(job.placement) > 1 and any(node in crowded for node, _ in job.placement)
                     job.advance(
                         self.now,
@@ -146,7 +148,7 @@ class Simulation:
                         speed=self.speeds.get(job.kind, 1.0),
                     )
             if self.active:
-                self.outcome.held_slot_s += held * seconds
+                self.outcome.held_slot_s += slots_held * seconds
                 self.outcome.up_slot_s += sum(node.slots for node in self.up.values()) * seconds
             self.outcome.cost += sum(node.price for node in self.up.values()) * seconds / 3600.0
         self.now = target
@@ -157,11 +159,11 @@ class Simulation:
         return {node for node in spread if spread.count(node) > 1}
 
     def _arrive(self) -> bool:
-        came = False
+        arrived = False
         while self.waiting and self.waiting[-1].arrival_s <= self.now + EPSILON:
             self.active.append(self.waiting.pop())
-            came = True
-        return came
+            arrived = True
+        return arrived
 
     def _depart(self) -> bool:
         ended = [job for job in self.active if job.end_s is not None]
@@ -242,30 +244,18 @@ def seen(job: SimJob, finished: tuple[float, ...] = ()) -> SchedulableJob:
         most = min(most, max(2 * job.profiled, declared.least, 1))
     batch = job.batch.fixed or job.batch.initial
     kind_models = {kind: model for kind in job.throughput if (model := job.model(kind)) is not None}
-    remaining = None
-    if job.declares:
-        remaining = job.whole - job.done
-    return SchedulableJob(
+    return replace(
+        declared,
         name=job.name,
         arrival_s=job.arrival_s,
-        least=declared.least,
         most=max(most, declared.least),
         reach=reach,
-        wanted=declared.wanted,
         profiled=job.profiled,
-        priority=declared.priority,
-        deadline_s=declared.deadline_s,
-        pinned=declared.pinned,
-        preemptible=declared.preemptible,
-        owner=declared.owner,
-        quota=declared.quota,
-        node_kind=declared.node_kind,
         attained_s=job.attained_s,
         restarts=max(job.changes, 0),
         changed_s=job.changed_s,
         turn_began_s=job.turn_began_s,
-        pause_s=declared.pause_s,
-        remaining=remaining,
+        remaining=job.whole - job.done if job.declares else None,
         done=job.done,
         finished=finished,
         steps_left=job.application.steps_left(batch, job.epoch) if job.oracle else None,

@@ -33,6 +33,8 @@ class FaultModel:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Outage:
+    """A node is gone from `start_s` to `end_s`; `reclaimed` if its provider took it back, otherwise it broke. Ordered by start."""
+
     start_s: float
     node: str = field(compare=True)
     end_s: float = 0.0

@@ -18,6 +18,8 @@ from stretto.simulation.cluster.application import Application
 MOST_OBSERVATIONS = 64
 """More ways of running than this are not kept for the fit; the oldest goes first."""
 MOST_LOSSES = 64
+NODE_SLOTS = 4
+"""Slots of a node in the published simulation: the oracle of step times knows no other."""
 CLOSE = 0.02
 """Relative error up to which an observation confirms the model."""
 
@@ -56,8 +58,8 @@ Costs = RestartCost | StopFree
 
 def stay(before: Placement, after: Placement) -> Placement:
     """The workers that are in both placements."""
-    there = dict(after)
-    return tuple((node, min(count, there[node])) for node, count in before if there.get(node, 0) > 0)
+    counts = dict(after)
+    return tuple((node, min(count, counts[node])) for node, count in before if counts.get(node, 0) > 0)
 
 
 @lru_cache(maxsize=65536)
@@ -263,16 +265,16 @@ class SimJob:
         table[key] = Observation(*key, grad_s, max(step_s, grad_s))
         if len(table) > MOST_OBSERVATIONS:
             del table[next(iter(table))]
-        known = self.throughput.get(self.kind)
-        if known is None or not _predicts(known, table[key]):
+        model = self.throughput.get(self.kind)
+        if model is None or not _predicts(model, table[key]):
             self.throughput[self.kind] = remembered_fit(tuple(table.values()))
 
 
-def _predicts(model: ThroughputModel, seen: Observation) -> bool:
+def _predicts(model: ThroughputModel, observation: Observation) -> bool:
     """Whether the model already foretells an observation so well that fitting again would change nothing that matters."""
-    grad = model.grad_s(seen.local_batch)
-    step = model.step_s(nodes=seen.nodes, workers=seen.workers, local_batch=seen.local_batch)
-    return abs(grad / seen.grad_s - 1) < CLOSE and abs(step / seen.step_s - 1) < CLOSE
+    grad = model.grad_s(observation.local_batch)
+    step = model.step_s(nodes=observation.nodes, workers=observation.workers, local_batch=observation.local_batch)
+    return abs(grad / observation.grad_s - 1) < CLOSE and abs(step / observation.step_s - 1) < CLOSE
 
 
 def plain_batch(batch: BatchRange, workers: int) -> tuple[int, int]:
@@ -290,10 +292,12 @@ def plain_batch(batch: BatchRange, workers: int) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=1024)
-def step_table(application: Application, batch: BatchRange, most: int, slots: int = 4) -> tuple[float, ...]:
+def step_table(application: Application, batch: BatchRange, most: int) -> tuple[float, ...]:
+    """Seconds for a step on 1, 2, … workers, packed on nodes of `NODE_SLOTS`."""
     table: list[float] = []
     for workers in range(1, most + 1):
-        shape = (slots,) * (workers // slots) + ((workers % slots,) if workers % slots else ())
+        rest = workers % NODE_SLOTS
+        shape = (NODE_SLOTS,) * (workers // NODE_SLOTS) + ((rest,) if rest else ())
         local, accumulation = plain_batch(batch, workers)
         step, sync = application.step_s(shape, local)
         table.append(step + (step - sync) * accumulation)

@@ -4,18 +4,54 @@ from __future__ import annotations
 
 import colorsys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Protocol, cast
 
 import numpy as np
 
 from stretto.core.errors import UsageError
-from stretto.simulation.cluster.engine import SimulationResult
+from stretto.simulation.cluster.engine import AllocationChange, SimulationResult
 from stretto.simulation.cluster.report import completion_times
 
 MOST_LANES = 256
 """Slots drawn as lanes of their own; larger clusters are drawn by nodes."""
+
+
+class ChartFigure(Protocol):
+    """What is used of matplotlib's `Figure`, whose stubs leave `savefig` half untyped."""
+
+    def savefig(self, fname: Path, *, dpi: int) -> object: ...
+
+
+class ChartAxes(Protocol):
+    """What is used of matplotlib's `Axes`, whose stubs leave these methods half untyped."""
+
+    def step(self, x: np.ndarray, y: np.ndarray, *, where: str, label: str) -> object: ...
+
+    def bar(
+        self,
+        x: Sequence[float],
+        height: Sequence[float],
+        width: Sequence[float],
+        bottom: Sequence[float],
+        *,
+        align: str,
+        color: tuple[float, float, float],
+        linewidth: float,
+    ) -> object: ...
+
+    def set_xscale(self, value: str) -> object: ...
+
+    def set_xlabel(self, xlabel: str) -> object: ...
+
+    def set_ylabel(self, ylabel: str) -> object: ...
+
+    def set_ylim(self, bottom: float, top: float) -> object: ...
+
+    def grid(self, *, alpha: float) -> object: ...
+
+    def legend(self, *, fontsize: float) -> object: ...
 
 
 def plot(outcomes: Mapping[str, SimulationResult], path: Path) -> None:
@@ -37,14 +73,14 @@ def plot(outcomes: Mapping[str, SimulationResult], path: Path) -> None:
         axis.set_xlim(0, latest)
     axes[-1].set_xlabel("hours")
     try:
-        figure.savefig(path, dpi=120)
+        cast("ChartFigure", figure).savefig(path, dpi=120)
     except (OSError, ValueError) as error:
         raise UsageError(f"--plot {path}: {error}") from None
     finally:
         pyplot.close(figure)
 
 
-def _distributions(axis: Any, outcomes: Mapping[str, SimulationResult]) -> None:
+def _distributions(axis: ChartAxes, outcomes: Mapping[str, SimulationResult]) -> None:
     for name, outcome in outcomes.items():
         times = np.sort(completion_times(outcome)) / 60
         axis.step(times, np.arange(1, len(times) + 1) / len(times), where="post", label=f"{name} (mean {times.mean():.0f} min)")
@@ -55,9 +91,9 @@ def _distributions(axis: Any, outcomes: Mapping[str, SimulationResult]) -> None:
     axis.legend(fontsize=8)
 
 
-def _gantt(axis: Any, outcome: SimulationResult) -> None:
+def _gantt(axis: ChartAxes, outcome: SimulationResult) -> None:
     """A lane for each slot; a bar for each stretch of time that a job holds it."""
-    lanes = {}
+    lanes: dict[str, int] = {}
     total = 0
     for node in outcome.nodes:
         lanes[node.name] = total
@@ -89,7 +125,7 @@ def stretches_of(outcome: SimulationResult) -> dict[str, list[tuple[float, float
     free = {node.name: set(range(node.slots)) for node in outcome.nodes}
     ordered = sorted(outcome.changes, key=lambda change: (change.time_s, bool(change.placement)))
     times = sorted({change.time_s for change in ordered})
-    grouped: dict[float, list[Any]] = {time_s: [] for time_s in times}
+    grouped: dict[float, list[AllocationChange]] = {time_s: [] for time_s in times}
     for change in ordered:
         grouped[change.time_s].append(change)
     for time_s in times:

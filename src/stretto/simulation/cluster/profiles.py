@@ -8,12 +8,14 @@ statistics and progress come from `validation-<batch>.csv`, linear between the t
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Protocol, cast
 
 import numpy as np
 
+from stretto.batching.throughput import Floats
 from stretto.core.errors import UsageError
 
 EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50}
@@ -24,6 +26,18 @@ MOST_WORKERS = {"ncf": 1}
 FIXED_BATCH = {"ncf": 32768}
 """Run with this batch even where others choose theirs."""
 MEASURED_NODES = 16
+
+
+class Interpolator(Protocol):
+    """What is used of scipy's `LinearNDInterpolator`: values at a point, in an array of one row."""
+
+    def __call__(self, point: Sequence[float]) -> Floats: ...
+
+
+class Interpolators(Protocol):
+    """What is used of `scipy.interpolate`, which has no types."""
+
+    def LinearNDInterpolator(self, points: Floats, values: Floats) -> Interpolator: ...
 
 
 class Profile:
@@ -50,17 +64,17 @@ class Profile:
         ]
 
     @cached_property
-    def _interpolator(self) -> Any:
-        from scipy.interpolate import LinearNDInterpolator
+    def _interpolator(self) -> Interpolator:
+        from scipy import interpolate
 
-        return LinearNDInterpolator(self._points[:, :3], self._points[:, 3:])
+        return cast("Interpolators", interpolate).LinearNDInterpolator(self._points[:, :3], self._points[:, 3:])
 
     def step_s(self, shape: tuple[int, ...], local_batch: int) -> tuple[float, float]:
         key = (shape, local_batch)
-        found = self._steps.get(key)
-        if found is None:
-            found = self._steps[key] = self._measure(shape, local_batch)
-        return found
+        times = self._steps.get(key)
+        if times is None:
+            times = self._steps[key] = self._measure(shape, local_batch)
+        return times
 
     def _measure(self, shape: tuple[int, ...], local_batch: int) -> tuple[float, float]:
         smallest = min(shape[turn:] + shape[:turn] for turn in range(len(shape)))
@@ -80,10 +94,10 @@ class Profile:
 
     def noise(self, batch: float, epoch: int) -> tuple[float, float]:
         key = (batch, epoch)
-        found = self._noise.get(key)
-        if found is None:
-            found = self._noise[key] = (self._between(batch, epoch, 3), self._between(batch, epoch, 4))
-        return found
+        moments = self._noise.get(key)
+        if moments is None:
+            moments = self._noise[key] = (self._between(batch, epoch, 3), self._between(batch, epoch, 4))
+        return moments
 
     def _between(self, batch: float, epoch: int, column: int) -> float:
         values = [float(self._validation[size][epoch, column]) for size in self._batches]
@@ -94,9 +108,9 @@ class Profile:
 
     def loss(self, epoch: float) -> float:
         """The validation metric of the initial batch turned into something that falls: the distance to its best value."""
-        metric = self._validation[self.initial_batch][: self.epochs, 2]
+        metric: Floats = self._validation[self.initial_batch][: self.epochs, 2]
         rises = metric[-1] >= metric[0]
-        falling = (metric.max() - metric) if rises else (metric - metric.min())
+        falling: Floats = (metric.max() - metric) if rises else (metric - metric.min())
         return float(np.interp(epoch, np.arange(1, self.epochs + 1), falling))
 
     def steps_left(self, batch: float, epoch: int) -> float:
@@ -108,13 +122,13 @@ class Profile:
 @lru_cache(maxsize=4)
 def profiles(folder: Path) -> dict[str, Profile]:
     """All applications under a folder of profiles."""
-    found = {path.parent.name: Profile(path.parent) for path in sorted(folder.glob("*/placements.csv"))}
-    if not found:
+    by_name = {path.parent.name: Profile(path.parent) for path in sorted(folder.glob("*/placements.csv"))}
+    if not by_name:
         raise UsageError(f"no profiles in {folder}: it should have a folder for each application with a placements.csv in it")
-    return found
+    return by_name
 
 
-def _numbers(path: Path, columns: tuple[str, ...]) -> np.ndarray:
+def _numbers(path: Path, columns: tuple[str, ...]) -> Floats:
     if not path.is_file():
         raise UsageError(f"{path} is missing: a profile needs placements.csv, scalability.csv and validation-<batch>.csv")
     rows: list[list[float]] = []
@@ -130,18 +144,18 @@ def _numbers(path: Path, columns: tuple[str, ...]) -> np.ndarray:
     return np.array(rows, dtype=np.float64).reshape(len(rows), len(columns))
 
 
-def _validations(folder: Path) -> dict[int, np.ndarray]:
+def _validations(folder: Path) -> dict[int, Floats]:
     return {
         int(path.stem.split("-")[1]): _numbers(path, ("progress", "iteration", "metric", "grad_sqr", "grad_var"))
         for path in folder.glob("validation-*.csv")
     }
 
 
-def _placements(folder: Path) -> tuple[dict[tuple[int, ...], np.ndarray], np.ndarray]:
+def _placements(folder: Path) -> tuple[dict[tuple[int, ...], Floats], Floats]:
     """Measured tables by placement, and the means over placements of equal (nodes, workers, local batch)."""
     raw = _numbers(folder / "placements.csv", ("placement", "local_bsz", "step_time", "sync_time"))
-    tables: dict[tuple[int, ...], list[np.ndarray]] = {}
-    groups: dict[tuple[int, int, float], list[np.ndarray]] = {}
+    tables: dict[tuple[int, ...], list[Floats]] = {}
+    groups: dict[tuple[int, int, float], list[Floats]] = {}
     for placement, local, step, sync in raw:
         shape = tuple(int(digit) for digit in str(int(placement)))
         tables.setdefault(shape, []).append(np.array([local, step, sync]))

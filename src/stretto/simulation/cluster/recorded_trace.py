@@ -12,12 +12,12 @@ import json
 import math
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from stretto.batching.throughput import Observation, ThroughputModel, fit
 from stretto.core.errors import UsageError
+from stretto.core.json_types import JsonObject, JsonValue, to_int, to_object
 from stretto.scheduling.types import DEFAULT_KIND, ClusterNode
 from stretto.simulation.cluster.application import Synthetic
 from stretto.simulation.cluster.trace import MODEL, TraceJob
@@ -28,6 +28,8 @@ TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class RecordedTrace:
+    """A recorded workload that can be replayed."""
+
     jobs: tuple[TraceJob, ...]
     nodes: tuple[ClusterNode, ...]
     """The server's own nodes; empty if it did not say."""
@@ -62,11 +64,13 @@ def from_server(url: str, *, token: str | None = None, hours: float | None = Non
     return read_recorded(document, source=address)
 
 
-def read_recorded(document: Any, *, source: str) -> RecordedTrace:
+def read_recorded(document: JsonValue, *, source: str) -> RecordedTrace:
+    """The jobs of the answer of `GET URL/v1/trace`; `source` is named in errors."""
     rows = document.get("items") if isinstance(document, dict) else document
     if not isinstance(rows, list):
         raise UsageError(f"{source} has no list of jobs: it should be a list, or an object with `items`")
-    nodes = document.get("nodes") or {} if isinstance(document, dict) else {}
+    about = document if isinstance(document, dict) else {}
+    nodes, kinds = to_object(about.get("nodes")), to_object(about.get("kinds"))
     jobs: list[TraceJob] = []
     left_out: list[str] = []
     for place, row in enumerate(rows):
@@ -79,53 +83,64 @@ def read_recorded(document: Any, *, source: str) -> RecordedTrace:
             jobs.append(job)
     if not jobs:
         raise UsageError(f"{source} has no job that can be replayed ({len(left_out)} without steps, batch or measured speed)")
-    kinds = document.get("kinds") or {} if isinstance(document, dict) else {}
-    cluster = tuple(ClusterNode(str(name), int(slots), str(kinds.get(name, DEFAULT_KIND))) for name, slots in nodes.items())
+    cluster = tuple(ClusterNode(name, to_int(slots), str(kinds.get(name, DEFAULT_KIND))) for name, slots in nodes.items())
     return RecordedTrace(tuple(jobs), cluster, tuple(left_out))
 
 
-def _job(place: int, row: Mapping[str, Any]) -> TraceJob | None:
+def _job(place: int, row: JsonObject) -> TraceJob | None:
     batch, steps = row.get("batch") or row.get("batch_size"), row.get("steps")
     if not batch or not steps:
         return None
-    model = _model(row, int(batch))
+    model = _model(row, to_int(batch))
     if model is None:
         return None
-    least = int(row.get("min_workers") or row.get("min") or 1)
-    most = max(int(row.get("max_workers") or row.get("max") or least), least)
+    least = to_int(row.get("min_workers") or row.get("min") or 1)
+    most = max(to_int(row.get("max_workers") or row.get("max") or least), least)
     name = f"{row['name']}-{place}"
     application = Synthetic(
-        name, model, int(batch), int(row.get("max_batch") or batch), float(steps), noise_scale=float(row.get("noise_scale") or 0.0)
+        name,
+        model,
+        to_int(batch),
+        to_int(row.get("max_batch") or batch),
+        _number(steps),
+        noise_scale=_number(row.get("noise_scale") or 0.0),
     )
+    node_kind = row.get("node_type")
     return TraceJob(
         name,
-        float(row["time"]),
+        _number(row["time"]),
         application,
         most,
-        int(batch),
+        to_int(batch),
         least,
         most,
-        priority=2.0 ** (float(row.get("priority") or 0.0) / 10.0),
+        priority=2.0 ** (_number(row.get("priority") or 0.0) / 10.0),
         owner=str(row.get("tenant") or ""),
         preemptible=bool(row.get("preemptible", True)),
-        node_kind=row.get("node_type"),
+        node_kind=None if node_kind is None else str(node_kind),
     )
 
 
-def _model(row: Mapping[str, Any], batch: int) -> ThroughputModel | None:
-    given: Mapping[str, Any] = row.get("model") or {}
+def _model(row: JsonObject, batch: int) -> ThroughputModel | None:
+    given = to_object(row.get("model"))
     if all(key in given for key in MODEL):
-        model = ThroughputModel(*(float(given[key]) for key in MODEL))
+        model = ThroughputModel(*(_number(given[key]) for key in MODEL))
         return model if model.sane else None
-    speeds = [(int(workers), float(speed)) for workers, speed in (row.get("throughput") or {}).items()]
+    speeds = [(int(workers), _number(speed)) for workers, speed in to_object(row.get("throughput")).items()]
     return fit(observations(batch, speeds)) if any(speed > 0 for _, speed in speeds) else None
+
+
+def _number(value: JsonValue) -> float:
+    if value is None or isinstance(value, list | dict):
+        raise ValueError(f"{value!r} is no number")
+    return float(value)
 
 
 def observations(batch: int, speeds: Sequence[tuple[int, float]]) -> list[Observation]:
     """Measured samples a second as observations of steps; the gradients' time is that of the smallest number of workers."""
-    known = sorted((workers, batch / speed) for workers, speed in speeds if workers > 0 and math.isfinite(speed) and speed > 0)
-    first, first_s = known[0]
+    measured = sorted((workers, batch / speed) for workers, speed in speeds if workers > 0 and math.isfinite(speed) and speed > 0)
+    first, first_s = measured[0]
     return [
         Observation(1, workers, max(batch // workers, 1), min(first_s * first / workers, step_s), step_s)
-        for workers, step_s in known
+        for workers, step_s in measured
     ]

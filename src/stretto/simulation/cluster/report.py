@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -23,6 +22,8 @@ UNFAIR = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Figures:
+    """The figures of one simulation, as the command and its JSON show them."""
+
     jobs: int
     average_s: float
     median_s: float
@@ -45,7 +46,7 @@ class Figures:
     decision_p99_s: float
     outages: int
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, float]:
         return asdict(self)
 
 
@@ -86,11 +87,12 @@ def fairness(outcome: SimulationResult) -> np.ndarray:
     area = np.concatenate([[0.0], np.cumsum(np.diff(times, prepend=0.0) * counts)])
     grid = np.concatenate([[0.0], times])
     ratios: list[float] = []
-    for job, took in zip(outcome.jobs, completion_times(outcome), strict=True):
-        end_s = job.arrival_s + took
+    times_s: list[float] = completion_times(outcome).tolist()
+    for job, completion_s in zip(outcome.jobs, times_s, strict=True):
+        end_s = job.arrival_s + completion_s
         present = float(np.interp(end_s, grid, area) - np.interp(job.arrival_s, grid, area))
-        share = slots / max(present / max(took, 1e-9), 1.0)
-        ratios.append(took / alone_on_share(job, share, widest))
+        share = slots / max(present / max(completion_s, 1e-9), 1.0)
+        ratios.append(completion_s / alone_on_share(job, share, widest))
     return np.array(ratios)
 
 

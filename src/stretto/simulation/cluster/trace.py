@@ -18,7 +18,6 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from stretto.batching.throughput import ThroughputModel
 from stretto.core.errors import UsageError
@@ -88,7 +87,7 @@ def read_trace(path: Path, *, profiles_folder: Path | None = None) -> list[Trace
     return parse(rows, source=str(path), folder=folder)
 
 
-def _bounded(reader: csv.DictReader[str], path: Path) -> Iterable[dict[str, Any]]:
+def _bounded(reader: csv.DictReader[str], path: Path) -> Iterable[Mapping[str, object]]:
     for number, row in enumerate(reader):
         if number >= MOST_JOBS:
             raise UsageError(f"{path} has more than {MOST_JOBS} jobs: simulate a part of it")
@@ -114,15 +113,15 @@ def find_profiles(path: Path) -> Path | None:
     return None
 
 
-def parse(rows: Iterable[Mapping[str, Any]], *, source: str, folder: Path | None) -> list[TraceJob]:
+def parse(rows: Iterable[Mapping[str, object]], *, source: str, folder: Path | None) -> list[TraceJob]:
     jobs: list[TraceJob] = []
-    seen: dict[str, int] = {}
+    row_of: dict[str, int] = {}
     for number, row in enumerate(rows, start=2):
         cell = Cell(source, number, row)
         name = cell.text("name")
-        if name in seen:
-            cell.fail("name", f"{name} was used in row {seen[name]} already", "give every job a name of its own")
-        seen[name] = number
+        if name in row_of:
+            cell.fail("name", f"{name} was used in row {row_of[name]} already", "give every job a name of its own")
+        row_of[name] = number
         jobs.append(_job(cell, name, folder))
     if not jobs:
         raise UsageError(f"{source} has no jobs: add a row for each job")
@@ -161,10 +160,10 @@ def _application(cell: Cell, name: str, folder: Path | None) -> Application:
     if measured:
         if folder is None:
             cell.fail("application", f"{measured} needs a folder of profiles", "give one with --profiles")
-        known = profiles(folder)
-        if measured not in known:
-            cell.fail("application", f"{measured} has no profile in {folder}", f"use one of {', '.join(sorted(known))}")
-        return known[measured]
+        measured_profiles = profiles(folder)
+        if measured not in measured_profiles:
+            cell.fail("application", f"{measured} has no profile in {folder}", f"use one of {', '.join(sorted(measured_profiles))}")
+        return measured_profiles[measured]
     batch = int(cell.number("batch_size", low=1, whole=True))
     most = int(cell.number("max_batch_size", default=batch, low=batch, whole=True))
     return Synthetic(
@@ -195,7 +194,7 @@ class Cell:
 
     source: str
     row: int
-    cells: Mapping[str, Any]
+    cells: Mapping[str, object]
 
     def fail(self, column: str, what: str, fix: str) -> None:
         raise UsageError(f"{self.source}, row {self.row}, column {column}: {what}: {fix}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 from stretto.core.json_types import to_int
 from stretto.membership import store_schema
@@ -22,7 +23,24 @@ LOOK_S = 0.5
 """How long it takes to find out who cannot be reached, and how often it is asked again."""
 
 
+T = TypeVar("T")
+
+
+class WorkerFacts(TypedDict, total=False):
+    """What a worker's message says of it."""
+
+    phase: Phase
+    roster: int
+    halted: int
+    prepared: int
+    tick: int | None
+    slices: int
+    shape: str
+
+
 class SimAgent:
+    """An agent on one simulated host: the real membership code, its workers, and the messages between them."""
+
     def __init__(self, name: str, *, world: World, slots: int) -> None:
         self.name = name
         self.alive = True
@@ -96,7 +114,7 @@ class SimAgent:
 
     # ---- what workers say
 
-    def hears(self, worker: SimWorker, **facts: Any) -> None:
+    def hears(self, worker: SimWorker, **facts: Unpack[WorkerFacts]) -> None:
         """A message on the worker's link; it may be overtaken by others, and some come twice."""
         if not self.alive:
             return
@@ -110,29 +128,38 @@ class SimAgent:
         """Who of those that are in the store cannot be reached, until everybody can be."""
         if not self.alive:
             return
-        there = store_schema.under(self.mirror.entries, store_schema.AGENTS) if self.mirror.trouble is None else {}
-        found = [name for name in there if not self._world.network.both(self.name, name)]
-        if found != self.unreached:
-            self.unreached = found
+        agents = store_schema.under(self.mirror.entries, store_schema.AGENTS) if self.mirror.trouble is None else {}
+        unreached = [name for name in agents if not self._world.network.both(self.name, name)]
+        if unreached != self.unreached:
+            self.unreached = unreached
             self._register()
-        self._looking = bool(found)
-        if found:
+        self._looking = bool(unreached)
+        if unreached:
             self._world.loop.call_later(LOOK_S, self._look)
 
     def measured(self, worker: SimWorker, speed: float) -> None:
         self._write(replace(self.statuses[worker.name], speed=speed))
 
-    def _note(self, name: str, facts: dict[str, Any]) -> None:
+    def _note(self, name: str, facts: WorkerFacts) -> None:
         now = self.statuses.get(name)
         if not self.alive or now is None:
             return
         phase = max(now.phase, facts.get("phase", now.phase), key=PHASES.index)
         if now.phase is Phase.FINISHED:
             phase = now.phase
-        grown = {fact: max(getattr(now, fact), facts[fact]) for fact in ("roster", "halted", "prepared") if fact in facts}
         ticks = [tick for tick in (now.tick, facts.get("tick")) if tick is not None]
-        rest = {fact: facts[fact] for fact in ("slices", "shape") if fact in facts}
-        self._write(replace(now, phase=phase, tick=max(ticks, default=None), **grown, **rest))
+        self._write(
+            replace(
+                now,
+                phase=phase,
+                tick=max(ticks, default=None),
+                roster=max(now.roster, facts.get("roster", 0)),
+                halted=max(now.halted, facts.get("halted", 0)),
+                prepared=max(now.prepared, facts.get("prepared", 0)),
+                slices=facts.get("slices", now.slices),
+                shape=facts.get("shape", now.shape),
+            )
+        )
 
     def _write(self, status: WorkerStatus) -> None:
         self.statuses[status.worker] = status
@@ -162,18 +189,18 @@ class SimAgent:
         self._forget(entries)
         self._size(entries)
 
-    def _tell(self, worker: SimWorker, call: Any, fact: Any) -> None:
+    def _tell(self, worker: SimWorker, call: Callable[[T], None], fact: T) -> None:
         world = self._world
         for lag in world.lags():
             world.loop.call_later(lag, worker.unless_done, call, fact)
 
     def _forget(self, entries: store_schema.Entries) -> None:
         """Drops the records of the gone that the leader has deleted; never before, or they would seem to have vanished."""
-        known = store_schema.statuses(entries)
+        recorded = store_schema.statuses(entries)
         for name, status in list(self.statuses.items()):
-            if name in known and known[name].phase is Phase.GONE:
+            if name in recorded and recorded[name].phase is Phase.GONE:
                 self._shown.add(name)
-            elif name not in known and name in self._shown and status.phase is Phase.GONE:
+            elif name not in recorded and name in self._shown and status.phase is Phase.GONE:
                 self.presence.put(store_schema.WORKERS + name, None)
                 del self.statuses[name], self.workers[name]
 

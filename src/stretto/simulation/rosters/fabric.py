@@ -36,23 +36,29 @@ class SimulatedMember:
 
 @dataclass(slots=True)
 class SimulatedExchange:
-    parts: dict[str, SimulatedMember] = field(default_factory=dict)
-    arrivals: dict[str, dict[str, float]] = field(default_factory=dict)
+    """One all-reduce: who has contributed, and when each contribution reaches each member."""
+
+    parts: dict[str, SimulatedMember] = field(default_factory=dict[str, SimulatedMember])
+    arrivals: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
     """For each member: when whose part is there."""
 
 
 @dataclass(slots=True)
 class SimulatedGroup:
+    """The process group of one roster, from its building to its exchanges and the state that newcomers receive."""
+
     roster: Roster
-    builders: dict[str, SimWorker] = field(default_factory=dict)
+    builders: dict[str, SimWorker] = field(default_factory=lambda: {})
     standing: bool = False
-    exchanges: dict[int, SimulatedExchange] = field(default_factory=dict)
-    segments: dict[str, tuple[int, int]] = field(default_factory=dict)
+    exchanges: dict[int, SimulatedExchange] = field(default_factory=dict[int, SimulatedExchange])
+    segments: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """By holder: the tick and the state that it has sent to the newcomers."""
-    sent_at: dict[tuple[str, str], float] = field(default_factory=dict)
+    sent_at: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
 
 
 class Fabric:
+    """All process groups of a simulated job, and the connections between their members."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop, network: Network) -> None:
         self.loop = loop
         self.network = network
@@ -65,10 +71,10 @@ class Fabric:
         if set(group.builders) != set(roster.workers):
             return
         workers = list(group.builders.values())
-        if all(one.alive and all(self.network.both(one.host, other.host) for other in workers) for one in workers):
+        if all(member.alive and all(self.network.both(member.host, other.host) for other in workers) for member in workers):
             group.standing = True
-            for one in workers:
-                self.loop.call_later(self.network.latency(), one.unless_done, one.stood, roster.number)
+            for member in workers:
+                self.loop.call_later(self.network.latency(), member.unless_done, member.stood, roster.number)
 
     def contribute(self, worker: SimWorker, number: int, part: SimulatedMember) -> None:
         """A member comes to the exchange of its tick."""
@@ -84,10 +90,10 @@ class Fabric:
                 lag = 0.0 if name == worker.name else self.network.latency()
                 exchange.arrivals.setdefault(name, {})[worker.name] = now + lag
         for name in group.roster.workers:
-            there = exchange.arrivals.get(name, {})
-            if name in exchange.parts and len(there) == len(group.roster.members):
+            arrived = exchange.arrivals.get(name, {})
+            if name in exchange.parts and len(arrived) == len(group.roster.members):
                 receiver = group.builders[name]
-                self.loop.call_at(max(there.values()), receiver.unless_done, receiver.complete, number, part.tick)
+                self.loop.call_at(max(arrived.values()), receiver.unless_done, receiver.complete, number, part.tick)
 
     @staticmethod
     def _time_out(group: SimulatedGroup, tick: int) -> None:
@@ -133,9 +139,9 @@ class Fabric:
         """Of what a dead process had sent, half of what is still on its way never arrives."""
         now, dice = self.loop.time(), self.network.random
         for exchange in group.exchanges.values():
-            for receiver, there in exchange.arrivals.items():
-                if receiver != name and there.get(name, 0.0) > now and dice.random() < 0.5:
-                    del there[name]
+            for receiver, arrived in exchange.arrivals.items():
+                if receiver != name and arrived.get(name, 0.0) > now and dice.random() < 0.5:
+                    del arrived[name]
         for pair, at in list(group.sent_at.items()):
             if pair[0] == name and at > now and dice.random() < 0.5:
                 del group.sent_at[pair]

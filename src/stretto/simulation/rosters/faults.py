@@ -148,8 +148,8 @@ def _mend_cut(world: World, pairs: Pairs) -> None:
         world.network.mend(pairs)
 
 
-def _directions(world: World, one: str, other: str) -> Pairs:
-    pairs = [(one, other), (other, one)]
+def _directions(world: World, host: str, other: str) -> Pairs:
+    pairs = [(host, other), (other, host)]
     return world.random.choice((pairs, pairs, pairs[:1], pairs[1:]))
 
 
@@ -170,7 +170,7 @@ def _split(world: World) -> None:
     names = [agent.name for agent in world.agents]
     left = [name for name in names if world.random.random() < 0.5]
     right = [name for name in names if name not in left]
-    pairs = [pair for one in left for other in right for pair in _directions(world, one, other)]
+    pairs = [pair for host in left for other in right for pair in _directions(world, host, other)]
     side = world.random.choice((left, right, [], names))
     pairs += [pair for name in side for pair in ((name, STORE), (STORE, name))]
     _cut(world, pairs, world.random.uniform(0.3, 8.0))

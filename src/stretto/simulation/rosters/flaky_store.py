@@ -47,9 +47,9 @@ class FlakyStore:
 
     def arm(self, lease: int) -> None:
         """Looks after a lease for as long as it lives."""
-        known = self.table.leases.get(lease)
-        if known is not None:
-            self.loop.call_at(known.ends_at, self._lapse, lease)
+        grant = self.table.leases.get(lease)
+        if grant is not None:
+            self.loop.call_at(grant.ends_at, self._lapse, lease)
 
     def _lapse(self, lease: int) -> None:
         self.perform(lambda: None)
@@ -125,13 +125,13 @@ class FlakyLink:
         it cannot tell."""
         loop, network = self._depot.loop, self._network
         answer: asyncio.Future[T] = loop.create_future()
-        there = network.message(self._host, STORE)
-        if there is not None:
-            loop.call_later(there, self._arrive, work, answer)
+        delay_s = network.message(self._host, STORE)
+        if delay_s is not None:
+            loop.call_later(delay_s, self._arrive, work, answer)
             if self._doubled and network.random.random() < self._doubled:
                 again: asyncio.Future[T] = loop.create_future()
                 again.cancel()
-                loop.call_later(there + network.random.random(), self._arrive, work, again)
+                loop.call_later(delay_s + network.random.random(), self._arrive, work, again)
         timer = loop.call_later(self._answer_s, self._give_up, answer)
         try:
             return await answer
@@ -145,9 +145,9 @@ class FlakyLink:
             if not answer.done():
                 answer.set_exception(error)
             return
-        back = self._network.message(STORE, self._host)
-        if back is not None:
-            self._depot.loop.call_later(back, lambda: None if answer.done() else answer.set_result(result))
+        delay_s = self._network.message(STORE, self._host)
+        if delay_s is not None:
+            self._depot.loop.call_later(delay_s, lambda: None if answer.done() else answer.set_result(result))
 
     @staticmethod
     def _give_up(answer: asyncio.Future[T]) -> None:

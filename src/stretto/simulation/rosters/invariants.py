@@ -42,30 +42,31 @@ def advance(state: int, tick: int, shares: Iterable[Span], *, slices: int) -> in
 
 @dataclass(slots=True)
 class InvariantChecker:
+    """Sees every write to the store and every step of every worker; raises `BrokenPromise` at the first violation."""
+
     slices: int
     passes: int
     chain: list[int] = field(default_factory=lambda: [hash((0, 0, True))])
-    rosters: dict[int, Roster] = field(default_factory=dict)
-    lives: dict[int, int] = field(default_factory=dict)
+    rosters: dict[int, Roster] = field(default_factory=dict[int, Roster])
+    lives: dict[int, int] = field(default_factory=dict[int, int])
     """The life in which a number was published."""
-    limits: dict[int, int] = field(default_factory=dict)
+    limits: dict[int, int] = field(default_factory=dict[int, int])
     """No roster up to this number may reach a tick above that."""
     life: int = 1
     broken: int = 0
-    workers: dict[str, SimWorker] = field(default_factory=dict)
-    entries: Mapping[str, StoreEntry] = field(default_factory=dict)
+    workers: dict[str, SimWorker] = field(default_factory=lambda: {})
+    entries: Mapping[str, StoreEntry] = field(default_factory=dict[str, StoreEntry])
     """The store's own."""
     events: int = 0
     breaks: int = 0
-    writes: int = 0
     top: int = 0
     """The highest tick that anybody has reached in this life."""
     outcome: str = ""
-    on_commit: list[Callable[[SimWorker, Roster], None]] = field(default_factory=list)
-    on_publish: list[Callable[[Roster], bool]] = field(default_factory=list)
-    on_arrive: list[Callable[[str, int, bool], bool]] = field(default_factory=list)
+    on_commit: list[Callable[[SimWorker, Roster], None]] = field(default_factory=lambda: [])
+    on_publish: list[Callable[[Roster], bool]] = field(default_factory=list[Callable[[Roster], bool]])
+    on_arrive: list[Callable[[str, int, bool], bool]] = field(default_factory=list[Callable[[str, int, bool], bool]])
     """Traps: faults that wait for the worst moment. The first ones go off once; the others when they say so."""
-    log: list[str] = field(default_factory=list)
+    log: list[str] = field(default_factory=list[str])
     clock: Callable[[], float] = lambda: 0.0
     failure: BaseException | None = None
 
@@ -145,7 +146,6 @@ class InvariantChecker:
 
     def _published(self, roster: Roster | None) -> None:
         assert roster is not None
-        self.writes += 1
         kind = "rescue" if roster.rescue else "plan" if roster.base else "first roster"
         self.note(f"{kind} {roster.number} on {roster.base}: {' '.join(roster.workers)}; without {' '.join(roster.left)}")
         if roster.number <= max(self.rosters, default=0) or roster.number <= self.broken:

@@ -18,7 +18,7 @@ class Network:
     """How often a message to or from the store takes up to a second."""
     loss: float = 0.0
     """How often a message to or from the store is lost."""
-    down: dict[tuple[str, str], int] = field(default_factory=dict)
+    down: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
 
     def cut(self, pairs: list[tuple[str, str]]) -> None:
         for pair in pairs:
@@ -31,8 +31,8 @@ class Network:
     def up(self, source: str, target: str) -> bool:
         return source == target or not self.down.get((source, target))
 
-    def both(self, one: str, other: str) -> bool:
-        return self.up(one, other) and self.up(other, one)
+    def both(self, host: str, other: str) -> bool:
+        return self.up(host, other) and self.up(other, host)
 
     def latency(self) -> float:
         """Of a connection between workers, which loses nothing while it stands."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from stretto.membership import store_schema
 from stretto.simulation.rosters.faults import mend, schedule
@@ -22,6 +22,8 @@ LOOK_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class SeedReport:
+    """What one seed has shown; `failure` is empty if all promises were kept."""
+
     seed: int
     mode: str
     events: int
@@ -55,34 +57,43 @@ def simulate(seed: int) -> SeedReport:
     finally:
         _sweep(loop, world)
     assert world is not None
-    seen = world.observer
+    checker = world.observer
     return SeedReport(
-        seed, world.mode, seen.events, seen.breaks, len(seen.rosters), seen.life, seen.top, loop.time(), failure, tuple(seen.log)
+        seed,
+        world.mode,
+        checker.events,
+        checker.breaks,
+        len(checker.rosters),
+        checker.life,
+        checker.top,
+        loop.time(),
+        failure,
+        tuple(checker.log),
     )
 
 
 async def _story(world: World) -> None:
-    seen = world.observer
-    while world.loop.time() < world.duration_s and seen.outcome != "finished":
+    checker = world.observer
+    while world.loop.time() < world.duration_s and checker.outcome != "finished":
         await _pause(world)
     mend(world)
     if world.end is None:
         await _until(world, world.together, within_s=TOGETHER_S, what="everybody to come together")
-        world.end = -(-(seen.top + 2) // world.passes) * world.passes
-    await _until(world, lambda: seen.outcome == "finished", within_s=END_S, what="the end of the job")
+        world.end = -(-(checker.top + 2) // world.passes) * world.passes
+    await _until(world, lambda: checker.outcome == "finished", within_s=END_S, what="the end of the job")
     _check_end(world)
 
 
 def _check_end(world: World) -> None:
-    seen = world.observer
-    done = [worker for worker in seen.workers.values() if worker.finished]
-    if not done or any(worker.seat.tick != world.end or worker.state != seen.state_at(world.end or 0) for worker in done):
-        seen.fail(f"the job ended with {[(worker.name, worker.seat.tick) for worker in done]}, its end was {world.end}")
-    if world.mode == "orderly" and seen.breaks:
-        seen.fail(f"{seen.breaks} breaks although nobody died who had the state")
+    checker = world.observer
+    done = [worker for worker in checker.workers.values() if worker.finished]
+    if not done or any(worker.seat.tick != world.end or worker.state != checker.state_at(world.end or 0) for worker in done):
+        checker.fail(f"the job ended with {[(worker.name, worker.seat.tick) for worker in done]}, its end was {world.end}")
+    if world.mode == "orderly" and checker.breaks:
+        checker.fail(f"{checker.breaks} breaks although nobody died who had the state")
 
 
-async def _until(world: World, condition: Any, *, within_s: float, what: str) -> None:
+async def _until(world: World, condition: Callable[[], bool], *, within_s: float, what: str) -> None:
     end = world.loop.time() + within_s
     while not condition():
         if world.loop.time() > end:
@@ -105,9 +116,9 @@ async def _pause(world: World) -> None:
             raise failure
 
 
-def _crashed(world: World | None, context: dict[str, Any]) -> None:
+def _crashed(world: World | None, context: Mapping[str, object]) -> None:
     error = context.get("exception")
-    if world is not None and world.observer.failure is None and error is not None:
+    if world is not None and world.observer.failure is None and isinstance(error, BaseException):
         world.observer.failure = error
 
 

@@ -6,7 +6,10 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
 
 TURNS = 300_000
 """Of the loop in one run; a hundred times what a run takes. More means that something goes round and round."""
@@ -30,17 +33,19 @@ class _Jump(selectors.BaseSelector):
         self.now += max(0.0, timeout)
         return []
 
-    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+    def register(self, fileobj: FileDescriptorLike, events: int, data: object = None) -> selectors.SelectorKey:
         return selectors.SelectorKey(fileobj, 0, events, data)
 
-    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+    def unregister(self, fileobj: FileDescriptorLike) -> selectors.SelectorKey:
         return selectors.SelectorKey(fileobj, 0, 0, None)
 
-    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+    def get_map(self) -> Mapping[FileDescriptorLike, selectors.SelectorKey]:
         return {}
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop that never sleeps: its clock jumps to the next timer."""
+
     def __init__(self) -> None:
         self._jump = _Jump()
         super().__init__(self._jump)

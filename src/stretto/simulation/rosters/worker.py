@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stretto.core.roster import Roster
 from stretto.membership.member_state import MemberState
@@ -43,7 +43,7 @@ class SimWorker:
 
     # ---- being scheduled
 
-    def unless_done(self, call: Callable[..., None], *arguments: Any) -> None:
+    def unless_done(self, call: Callable[..., None], *arguments: object) -> None:
         """Runs something that happens to this process, later if it is frozen, never if it is over."""
         if not self.alive or self.finished:
             return
@@ -81,7 +81,7 @@ class SimWorker:
         if self.seat.halt(number):
             self._busy = None
             self.receiving = 0
-            self._stands = {held for held in self._stands if held > number}
+            self._stands = {standing for standing in self._stands if standing > number}
         self.agent.hears(self, halted=self.seat.halted, tick=self.seat.tick)
         self._poke()
 
@@ -150,7 +150,7 @@ class SimWorker:
         self._enter(plan, tick=tick)
 
     def _enter(self, roster: Roster, *, tick: int) -> None:
-        self._stands = {held for held in self._stands if held > roster.number}
+        self._stands = {standing for standing in self._stands if standing > roster.number}
         self.seat.enter(roster, tick=tick)
         self._world.observer.entered(self, roster, tick=tick)
         self.agent.hears(self, phase=Phase.MEMBER, roster=roster.number, tick=tick)

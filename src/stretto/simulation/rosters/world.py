@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
+from collections.abc import Mapping
 
 from stretto.core.json_types import to_int
 from stretto.membership import store_schema
@@ -24,6 +24,8 @@ together at the worst moment."""
 
 
 class World:
+    """Everything that one seed decides, and everything that lives in its job."""
+
     def __init__(self, seed: int, loop: asyncio.AbstractEventLoop) -> None:
         dice = self.random = random.Random(seed)
         self.seed = seed
@@ -66,7 +68,7 @@ class World:
 
     # ---- what the parts ask for
 
-    def write(self, key: str, document: dict[str, Any] | None) -> None:
+    def write(self, key: str, document: Mapping[str, object] | None) -> None:
         """Somebody with a good line to the store: a user at a terminal."""
         put = Put(key, None if document is None else store_schema.text(document))
         self.depot.perform(lambda: self.depot.table.commit([put]))
