@@ -14,6 +14,7 @@ from stretto.server.jobs.command import note
 from stretto.server.jobs.run_progress import RunProgress
 from stretto.server.jobs.state import Record
 from stretto.server.models import Competitor, Explanation, JobState
+from stretto.server.models.jobs import Constraint
 
 MOST_NAMED = 5
 
@@ -59,7 +60,7 @@ class Scene:
 
     @property
     def note(self) -> str:
-        """That its command is no stretto script, where nobody said that this is meant."""
+        """That its command is no stretto script, unless its job file says that this is meant."""
         words = note(self.record.spec, state=self.record.state, steps=self.steps)
         return f"; {words}" if words else ""
 
@@ -70,10 +71,12 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Reasoning:
+    """Why a job has its size: the sentence, the constraint that decides, and what would change it."""
+
     text: str
     """Without its full stop."""
-    constraint: str
+    constraint: Constraint
     change: tuple[str, ...] = ()
 
 
@@ -121,7 +124,7 @@ def explain(
         shrink=shrink,
         never=never(record, known, nodes=nodes, quota=quota),
     )
-    said = _say(scene)
+    reasoning = _reasoning(scene)
 
     def lasts(one: Record) -> float | None:
         if one.state is JobState.STARTING:
@@ -134,17 +137,17 @@ def explain(
     )
     ahead = before(record, others)
     expected = Forecast() if scene.never else forecast(record, held=held, ahead=ahead, asked=asked)
-    sentence = f"{said.text}{_when(record, expected, [*held, *ahead], now, tenant, never=bool(scene.never))}."
+    sentence = f"{reasoning.text}{_when(record, expected, [*held, *ahead], now, tenant, never=bool(scene.never))}."
     if alarm and record.state in (JobState.QUEUED, JobState.RUNNING):
         sentence += f" The last decision failed and sizes were kept: {alarm}."
     return Explanation(
         job=record.id,
         sentence=sentence,
-        constraint="alarm" if alarm and record.state is JobState.QUEUED else said.constraint,  # type: ignore[arg-type]
+        constraint="alarm" if alarm and record.state is JobState.QUEUED else reasoning.constraint,
         competing=list(scene.competing),
         expected_start=expected.start,
         expected_finish=expected.finish,
-        would_change=list(said.change),
+        would_change=list(reasoning.change),
         decision=decision,
         t=now,
     )
@@ -163,81 +166,81 @@ def _competitors(held: Sequence[Record], tenant: str | None) -> list[Competitor]
     return lines
 
 
-def _say(scene: Scene) -> Said:
+def _reasoning(scene: Scene) -> Reasoning:
     record, name = scene.record, scene.name
     match record.state:
         case JobState.FINISHED:
-            return Said(f"{name} has finished{scene.note}", "ended")
+            return Reasoning(f"{name} has finished{scene.note}", "ended")
         case JobState.FAILED:
             text = f"{name} has failed: {record.error or 'no reason was given'}"
-            return Said(text, "ended", ("submit it again once the cause is gone",))
+            return Reasoning(text, "ended", ("submit it again once the cause is gone",))
         case JobState.CANCELLED:
-            return Said(f"{name} was cancelled", "ended")
+            return Reasoning(f"{name} was cancelled", "ended")
         case JobState.PAUSED | JobState.PAUSING:
             text = f"{name} is {record.state if record.state is JobState.PAUSING else record.pause or 'paused'}"
             text += "; it holds its place and no slots" if record.state is JobState.PAUSED else f": {record.pause}"
-            return Said(text, "price" if record.paused_by == "price" else "paused", (f"`stretto resume {record.id}`",))
+            return Reasoning(text, "price" if record.paused_by == "price" else "paused", (f"`stretto resume {record.id}`",))
         case JobState.CANCELLING:
-            return Said(f"{name} is being cancelled: its workers stop at the next step boundary", "ended")
+            return Reasoning(f"{name} is being cancelled: its workers stop at the next step boundary", "ended")
         case JobState.QUEUED:
-            return _say_queued(scene)
+            return _reasoning_queued(scene)
         case JobState.STARTING:
             text = f"{name} is starting on {quantity(record.wanted, 'worker')}: no step is committed yet{scene.tail}"
-            return Said(text, "starting", ("its first step",))
+            return Reasoning(text, "starting", ("its first step",))
         case _:
-            return _say_running(scene)
+            return _reasoning_running(scene)
 
 
-def _say_queued(scene: Scene) -> Said:
+def _reasoning_queued(scene: Scene) -> Reasoning:
     name, least, slots, free = scene.name, scene.least, scene.slots, scene.free
     if scene.never:
         kind = scene.record.spec.resources.node_type
         nodes = "nodes" if kind is None else f"nodes of type '{kind}'"
         change = f"{nodes} with at least {least} slots in all" if least > slots else "a larger --quota"
         fewer = f"`stretto scale {scene.record.id} 0` frees it" if scene.why == "pinned" else "a smaller elastic.min"
-        return Said(f"{name} {scene.never}", "minimum" if least > slots else "quota", (fewer, change))
+        return Reasoning(f"{name} {scene.never}", "minimum" if least > slots else "quota", (fewer, change))
     if scene.quota is not None and scene.quota < least:
         left = max(0, scene.quota)
         whose = f"the quota of tenant '{scene.record.tenant}'"
         text = f"{name} waits: it needs {quantity(least, 'slot')}, {left} are left of {whose}{scene.tail}"
-        return Said(text, "quota", ("a job of the same tenant ends or shrinks", "a larger --quota"))
+        return Reasoning(text, "quota", ("a job of the same tenant ends or shrinks", "a larger --quota"))
     if free >= least:
         text = f"{name} waits for the next decision: {quantity(free, 'slot')} free, it needs {least}{scene.tail}"
-        return Said(text, "policy", ("the next decision",))
+        return Reasoning(text, "policy", ("the next decision",))
     needs = f"it needs {quantity(least, 'slot')}, {free} of {slots} free"
     text = f"{name} waits: {needs}; the others belong to {scene.others}{scene.tail}"
-    return Said(text, "slots", (scene.room, "a higher priority", quantity(least - free, "more slot")))
+    return Reasoning(text, "slots", (scene.room, "a higher priority", quantity(least - free, "more slot")))
 
 
-def _say_running(scene: Scene) -> Said:
+def _reasoning_running(scene: Scene) -> Reasoning:
     record, name, most = scene.record, scene.name, scene.most
     has = quantity(record.wanted, "worker")
     moving = f", {record.workers} of them train yet" if record.workers < record.wanted else ""
     if scene.why == "plain":
         text = f"{name} has {has}, and always will{scene.note or ': it is one plain process, as its job file says'}"
-        return Said(text, "plain", ("a `run` that stretto can scale: [python, train.py]",))
+        return Reasoning(text, "plain", ("a `run` that stretto can scale: [python, train.py]",))
     if scene.why == "plan":
-        return Said(f"{name} has {has}{moving}: its scaling plan says so", "plan", ("the plan's next line",))
+        return Reasoning(f"{name} has {has}{moving}: its scaling plan says so", "plan", ("the plan's next line",))
     if scene.why == "pinned":
-        return Said(f"{name} has {has}{moving}: it is pinned there", "pinned", (f"`stretto scale {record.id} 0` frees it",))
+        return Reasoning(f"{name} has {has}{moving}: it is pinned there", "pinned", (f"`stretto scale {record.id} 0` frees it",))
     if record.wanted >= most and scene.why == "autoscale":
         autoscale = record.spec.elastic.autoscale
         bar = f"{autoscale.efficiency:g}" if autoscale is not None and autoscale.efficiency is not None else "?"
         text = f"{name} has {has}{moving}: more have not been measured to bring elastic.autoscale.efficiency={bar}"
         wish = f"`stretto scale {record.id} {record.spec.elastic.max}`"
-        return Said(text, "autoscale", ("a lower efficiency", "other measured speeds", wish))
+        return Reasoning(text, "autoscale", ("a lower efficiency", "other measured speeds", wish))
     if record.wanted >= most and scene.why == "refused":
         text = f"{name} has {has}{moving}: workers that joined were refused; `stretto logs {record.id}` says why"
-        return Said(text, "refused", (f"`stretto scale {record.id} {record.spec.elastic.max}`, once the cause is gone",))
+        return Reasoning(text, "refused", (f"`stretto scale {record.id} {record.spec.elastic.max}`, once the cause is gone",))
     if record.wanted >= most and scene.why == "wish":
-        return Said(f"{name} has {has}{moving}: that is what was wished for", "wish", (f"`stretto scale {record.id} N`",))
+        return Reasoning(f"{name} has {has}{moving}: that is what was wished for", "wish", (f"`stretto scale {record.id} N`",))
     if record.wanted >= most:
-        return Said(f"{name} has {has}{moving}: that is its maximum", "maximum", ("a larger elastic.max",))
+        return Reasoning(f"{name} has {has}{moving}: that is its maximum", "maximum", ("a larger elastic.max",))
     if scene.competing and scene.free <= 0:
         text = f"{name} has {has} of at most {most}{moving}: the other slots belong to {scene.others}{scene.tail}"
-        return Said(text, "slots", (scene.room, "a higher priority", "more slots"))
+        return Reasoning(text, "slots", (scene.room, "a higher priority", "more slots"))
     text = f"{name} has {has} of at most {most}{moving}{scene.tail or ': more would not pay, says the policy'}"
-    return Said(text, "policy", ("a changed model or progress of the job", f"`stretto scale {record.id} {most}`"))
+    return Reasoning(text, "policy", ("a changed model or progress of the job", f"`stretto scale {record.id} {most}`"))
 
 
 def _when(record: Record, expected: Forecast, others: Sequence[Record], now: float, tenant: str | None, *, never: bool) -> str:

@@ -17,6 +17,8 @@ from stretto.server.models import JobState
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
+    """The expected start and end of a job, in seconds since the epoch. None where it cannot be known."""
+
     start: float | None = None
     finish: float | None = None
     after: tuple[str, ...] = ()

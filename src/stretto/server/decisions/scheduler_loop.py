@@ -41,6 +41,11 @@ KEPT_IDLE_S = 300.0
 
 @dataclass(slots=True)
 class SchedulerLoop:
+    """Decides when something has changed, and at intervals. A decision that fails changes no allocation.
+
+    `reasons` are those of the last decision, by job.
+    """
+
     conductor: Reconciler
     ledger: DecisionLog
     runner: Runner

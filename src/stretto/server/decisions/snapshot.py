@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from stretto.batching.goodput import BatchRange, GoodputModel
 from stretto.batching.throughput import Observation, ThroughputModel, fit
 from stretto.clusters.base import NodeInfo
+from stretto.core.json_types import JsonValue, to_int, to_object
 from stretto.core.text import quantity
 from stretto.scheduling.types import ClusterNode, Placement, SchedulableJob
 from stretto.server.decisions.efficiency_cap import paying
@@ -131,37 +131,38 @@ def losses(known: RunProgress) -> tuple[tuple[float, float], ...]:
     return tuple((known.at - ago * each, loss) for ago, loss in zip(spark.steps_ago(), spark.means, strict=True))
 
 
-def fitted(report: Mapping[str, Any]) -> GoodputModel | None:
+def fitted(report: Mapping[str, JsonValue]) -> GoodputModel | None:
     """The goodput model that a job has reported (docs/reference/metrics.md), or None where it is absent or makes no sense."""
     model = report.get("model")
     if not isinstance(model, dict):
         return None
     try:
-        throughput = ThroughputModel(**{key: float(value) for key, value in model["throughput"].items()})
-        batch = {key: None if value is None else int(value) for key, value in model["batch"].items()}
-        found = GoodputModel(
-            throughput,
-            float(model["grad_sqr"]),
-            float(model["grad_var"]),
-            BatchRange(**batch),  # type: ignore[arg-type]
-        )
-        return found if found.sane else None
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        throughput = ThroughputModel(**{key: _number(value) for key, value in to_object(model["throughput"]).items()})
+        batch = BatchRange(**{key: to_int(value) for key, value in to_object(model["batch"]).items() if value is not None})
+        goodput = GoodputModel(throughput, _number(model["grad_sqr"]), _number(model["grad_var"]), batch)
+        return goodput if goodput.sane else None
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
+
+
+def _number(value: JsonValue) -> float:
+    if value is None or isinstance(value, list | dict):
+        raise ValueError(f"{value!r} is no number")
+    return float(value)
 
 
 def from_speeds(batch: int, speeds: Sequence[tuple[int, float]]) -> GoodputModel | None:
     """A model for a fixed batch from measured speeds alone. Limits are not in it: a pin comes and goes, what was measured stays."""
     alone = dict(speeds).get(1)
-    seen = [
+    measured = [
         Observation(1, workers, max(1, batch // workers), batch / (alone * workers) if alone else batch / speed, batch / speed)
         for workers, speed in speeds
         if speed > 0 and workers > 0
     ]
-    if not seen:
+    if not measured:
         return None
-    found = GoodputModel(fit(seen), 1.0, 0.0, BatchRange(batch, batch, fixed=batch))
-    return found if found.sane else None
+    model = GoodputModel(fit(measured), 1.0, 0.0, BatchRange(batch, batch, fixed=batch))
+    return model if model.sane else None
 
 
 def nodes_view(nodes: Iterable[NodeInfo], *, cordoned: frozenset[str]) -> tuple[ClusterNode, ...]:

@@ -188,31 +188,35 @@ class Competitor(BaseModel):
     workers: int
 
 
+Constraint = Literal[
+    "none",
+    "maximum",
+    "minimum",
+    "slots",
+    "pinned",
+    "wish",
+    "plan",
+    "autoscale",
+    "refused",
+    "policy",
+    "guard",
+    "paused",
+    "starting",
+    "ended",
+    "quota",
+    "price",
+    "alarm",
+    "plain",
+]
+"""What binds the size of a job."""
+
+
 class Explanation(BaseModel):
     """Why a job has its size or waits, which limit binds, and what would change it."""
 
     job: JobId
     sentence: str
-    constraint: Literal[
-        "none",
-        "maximum",
-        "minimum",
-        "slots",
-        "pinned",
-        "wish",
-        "plan",
-        "autoscale",
-        "refused",
-        "policy",
-        "guard",
-        "paused",
-        "starting",
-        "ended",
-        "quota",
-        "price",
-        "alarm",
-        "plain",
-    ]
+    constraint: Constraint
     competing: list[Competitor] = Field(default_factory=list[Competitor])
     expected_start: float | None = None
     expected_finish: float | None = None

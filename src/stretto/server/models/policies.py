@@ -18,7 +18,7 @@ class Change(BaseModel):
     reason: str
 
 
-class Decision(BaseModel):
+class PolicyDecision(BaseModel):
     """A decision: its cause, its policy, and what it changed."""
 
     id: int
@@ -34,7 +34,7 @@ class Decision(BaseModel):
 class DecisionPage(BaseModel):
     """Decisions, newest first."""
 
-    items: list[Decision]
+    items: list[PolicyDecision]
     next: int | None = None
 
 

@@ -88,11 +88,11 @@ async def decisions(
 ) -> models.DecisionPage:
     """Newest first."""
     rows = await asyncio.to_thread(who.server.ledger.decisions, before=before, limit=limit)
-    items: list[models.Decision] = []
+    items: list[models.PolicyDecision] = []
     for row in rows:
         own = [change for change in row["changes"] if who.tenant is None or change["tenant"] == who.tenant]
         trigger = row["trigger"] if who.tenant is None else "a change"
-        items.append(models.Decision.model_validate({**row, "trigger": trigger, "changes": own}))
+        items.append(models.PolicyDecision.model_validate({**row, "trigger": trigger, "changes": own}))
     return models.DecisionPage(items=items, next=items[-1].id if len(items) == limit else None)
 
 
