@@ -49,7 +49,6 @@ class JobAttempt:
     run: Path
     tail: JournalTail
     process: subprocess.Popen[bytes] | None = None
-    launched_at: float = 0.0
     reported: bool = False
     """Its start was reported."""
     requested: int | None = None
@@ -129,7 +128,6 @@ class JobAttempt:
             close_fds=True,
             umask=0o077,
         )
-        self.launched_at = time.monotonic()
         try:
             os.sched_setaffinity(self.process.pid, cpus)
         except OSError:

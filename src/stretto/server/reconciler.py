@@ -68,7 +68,6 @@ class Reconciler:
     measures: PrometheusMetrics = field(default_factory=PrometheusMetrics)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     triggers: list[str] = field(default_factory=list[str])
-    watching: bool = False
     pending: dict[str, str] = field(default_factory=dict[str, str])
     """Jobs whose processes the cluster has not placed yet, and its reasons."""
     _granted: dict[str, int] = field(default_factory=dict[str, int])
@@ -144,7 +143,6 @@ class Reconciler:
 
     async def watch(self) -> None:
         async for events in self.cluster.watch():
-            self.watching = True
             await self.handle(events)
 
     async def handle(self, events: Sequence[ClusterEvent]) -> None:

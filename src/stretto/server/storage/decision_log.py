@@ -13,7 +13,8 @@ from stretto.server.storage.repository import Storage
 
 KEPT_DECISIONS = 20_000
 KEPT_BARS_S = 30 * 86400.0
-
+MOST_BARS = 20_000
+"""Bars that one query returns."""
 
 Holdings = Mapping[tuple[str, str], tuple[str, str, int]]
 """(job, node) → (tenant, name, slots)."""
@@ -70,8 +71,8 @@ class DecisionLog:
         with self._storage.engine.connect() as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
 
-    def bars(self, *, since: float, until: float, limit: int = 20_000) -> list[dict[str, Any]]:
+    def bars(self, *, since: float, until: float) -> list[dict[str, Any]]:
         column = tables.bars.c
         query = sa.select(tables.bars).where(column.start <= until, sa.or_(column.end.is_(None), column.end >= since))
         with self._storage.engine.connect() as connection:
-            return [dict(row) for row in connection.execute(query.order_by(column.start).limit(limit)).mappings()]
+            return [dict(row) for row in connection.execute(query.order_by(column.start).limit(MOST_BARS)).mappings()]

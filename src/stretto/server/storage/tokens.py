@@ -123,6 +123,6 @@ def _shown(row: dict[str, object]) -> dict[str, object]:
     return {key: value for key, value in row.items() if key != "hash"}
 
 
-def first_token(store: TokenStore, *, now: float | None = None) -> NewToken:
+def first_token(store: TokenStore) -> NewToken:
     """The administrator's token that `stretto serve` prints at its first start."""
-    return store.create(TokenRequest(name="first", scope=Scope.ADMIN), now=time.time() if now is None else now)
+    return store.create(TokenRequest(name="first", scope=Scope.ADMIN), now=time.time())
