@@ -12,7 +12,7 @@ from stretto.server.decisions.forecast import Forecast, ForecastRequest, before,
 from stretto.server.decisions.snapshot import limits, never, usable_nodes
 from stretto.server.jobs.command import note
 from stretto.server.jobs.run_progress import RunProgress
-from stretto.server.jobs.state import Record
+from stretto.server.jobs.state import JobRecord
 from stretto.server.models import Competitor, Explanation, JobState
 from stretto.server.models.jobs import Constraint
 
@@ -23,7 +23,7 @@ MOST_NAMED = 5
 class Scene:
     """What the sentence is made of."""
 
-    record: Record
+    record: JobRecord
     least: int
     most: int
     why: str
@@ -48,7 +48,7 @@ class Scene:
     @property
     def others(self) -> str:
         names = [
-            f"'{one.name}' ({one.workers})" if one.job.startswith("j-") else f"{one.name} ({one.workers})" for one in self.competing
+            f"'{job.name}' ({job.workers})" if job.job.startswith("j-") else f"{job.name} ({job.workers})" for job in self.competing
         ]
         return ", ".join(names[:-1]) + (" and " if len(names) > 1 else "") + names[-1] if names else "nobody"
 
@@ -81,11 +81,11 @@ class Reasoning:
 
 
 def explain(
-    record: Record,
-    known: RunProgress,
+    record: JobRecord,
+    progress: RunProgress,
     *,
-    others: Sequence[Record],
-    knowns: Mapping[str, RunProgress],
+    others: Sequence[JobRecord],
+    all_progress: Mapping[str, RunProgress],
     slots: int,
     nodes: Sequence[NodeInfo] = (),
     now: float,
@@ -95,7 +95,7 @@ def explain(
     tenant: str | None,
     resizes: bool = True,
     quota: int | None = None,
-    lasted: Callable[[Record], float | None] = lambda _: None,
+    lasted: Callable[[JobRecord], float | None] = lambda _: None,
 ) -> Explanation:
     """`tenant` is who asks: jobs of other tenants are counted, not named. None sees all. `lasted` is how long jobs of a family
     have trained. `nodes` tell which slots a job with `resources.node_type` can use; without them it can use all."""
@@ -107,9 +107,9 @@ def explain(
     if len(usable) < len(nodes):
         names = {node.name for node in usable}
         held = [other for other in held if names & other.nodes.keys()]
-    least, most, why = limits(record, known)
+    least, most, why = limits(record, progress)
     free = max(0, slots - record.wanted - sum(other.wanted for other in held))
-    shrink = resizes and any(limits(other, knowns[other.id])[0] < other.wanted for other in held)
+    shrink = resizes and any(limits(other, all_progress[other.id])[0] < other.wanted for other in held)
     scene = Scene(
         record,
         least,
@@ -120,23 +120,23 @@ def explain(
         _competitors(held, tenant),
         reason,
         own,
-        steps=known.step,
+        steps=progress.step,
         shrink=shrink,
-        never=never(record, known, nodes=nodes, quota=quota),
+        never=never(record, progress, nodes=nodes, quota=quota),
     )
     reasoning = _reasoning(scene)
 
-    def lasts(one: Record) -> float | None:
-        if one.state is JobState.STARTING:
+    def lasts(job: JobRecord) -> float | None:
+        if job.state is JobState.STARTING:
             return None  # it has no speed before its first step, and what it had in another life is not this one's
-        left = (known if one.id == record.id else knowns[one.id]).remaining_s(steps=one.spec.steps)
-        return lasted(one) if left is None and one.started_at is None else left
+        left = (progress if job.id == record.id else all_progress[job.id]).remaining_s(steps=job.spec.steps)
+        return lasted(job) if left is None and job.started_at is None else left
 
-    asked = ForecastRequest(
-        slots, now, resizes, lambda one: least if one.id == record.id else limits(one, knowns[one.id])[0], lasts
+    request = ForecastRequest(
+        slots, now, resizes, lambda job: least if job.id == record.id else limits(job, all_progress[job.id])[0], lasts
     )
     ahead = before(record, others)
-    expected = Forecast() if scene.never else forecast(record, held=held, ahead=ahead, asked=asked)
+    expected = Forecast() if scene.never else forecast(record, held=held, ahead=ahead, request=request)
     sentence = f"{reasoning.text}{_when(record, expected, [*held, *ahead], now, tenant, never=bool(scene.never))}."
     if alarm and record.state in (JobState.QUEUED, JobState.RUNNING):
         sentence += f" The last decision failed and sizes were kept: {alarm}."
@@ -153,14 +153,14 @@ def explain(
     )
 
 
-def _competitors(held: Sequence[Record], tenant: str | None) -> list[Competitor]:
+def _competitors(held: Sequence[JobRecord], tenant: str | None) -> list[Competitor]:
     """The largest first; other tenants' jobs as one line."""
-    own = sorted((one for one in held if tenant in (None, one.tenant)), key=lambda one: -one.wanted)
-    lines = [Competitor(job=one.id, name=one.name, workers=one.wanted) for one in own[:MOST_NAMED]]
-    rest = sum(one.wanted for one in own[MOST_NAMED:])
+    own = sorted((job for job in held if tenant in (None, job.tenant)), key=lambda job: -job.wanted)
+    lines = [Competitor(job=job.id, name=job.name, workers=job.wanted) for job in own[:MOST_NAMED]]
+    rest = sum(job.wanted for job in own[MOST_NAMED:])
     if rest:
         lines.append(Competitor(job="more", name=f"{len(own) - MOST_NAMED} more jobs", workers=rest))
-    other = sum(one.wanted for one in held if tenant not in (None, one.tenant))
+    other = sum(job.wanted for job in held if tenant not in (None, job.tenant))
     if other:
         lines.append(Competitor(job="other", name="jobs of other tenants", workers=other))
     return lines
@@ -243,15 +243,17 @@ def _reasoning_running(scene: Scene) -> Reasoning:
     return Reasoning(text, "policy", ("a changed model or progress of the job", f"`stretto scale {record.id} {most}`"))
 
 
-def _when(record: Record, expected: Forecast, others: Sequence[Record], now: float, tenant: str | None, *, never: bool) -> str:
+def _when(
+    record: JobRecord, expected: Forecast, others: Sequence[JobRecord], now: float, tenant: str | None, *, never: bool
+) -> str:
     """The expected start of a job that waits, and the expected finish, as the end of the sentence."""
     words = ""
     if record.state is JobState.QUEUED and expected.start is not None:
-        names = [f"'{one.name}'" for one in others if one.id in expected.after and tenant in (None, one.tenant)]
+        names = [f"'{job.name}'" for job in others if job.id in expected.after and tenant in (None, job.tenant)]
         room = f", when {' and '.join(names)} should end" if 0 < len(names) <= MOST_NAMED else ""
         words = f"; expected to start {f'in {_span(expected.start - now)}{room}' if expected.after else 'at the next decision'}"
-    elif record.state is JobState.QUEUED and not never and (starting := [one for one in others if one.state is JobState.STARTING]):
-        names = [f"'{one.name}'" for one in starting if tenant in (None, one.tenant)][:MOST_NAMED]
+    elif record.state is JobState.QUEUED and not never and (starting := [job for job in others if job.state is JobState.STARTING]):
+        names = [f"'{job.name}'" for job in starting if tenant in (None, job.tenant)][:MOST_NAMED]
         have = "have" if len(names) > 1 else "has"
         words = f"; when it can start is not known until {' and '.join(names) or 'what is starting'} {have} trained for a while"
     if not record.state.ended and expected.finish is not None:
