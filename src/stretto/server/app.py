@@ -80,7 +80,7 @@ class Server:
         gc.set_threshold(*GC)
 
     async def stop(self) -> None:
-        """Jobs go on; the next server finds them again."""
+        """Stops the server. Jobs continue; the next server finds them again."""
         self.stopping.set()
         for reader in list(self.hub.readers):
             reader.awake.set()

@@ -46,7 +46,7 @@ TRIES = 5
 
 
 class Written(Enum):
-    """What became of events."""
+    """Outcomes of events."""
 
     DONE = 1
     OWED = 2
@@ -73,7 +73,7 @@ class Reconciler:
     _granted: dict[str, int] = field(default_factory=dict[str, int])
     _begun: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
     _lingering: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
-    """Jobs that have ended for us while their processes are still there: (life, workers)."""
+    """Jobs whose records have ended but whose processes still exist: (life, workers)."""
     _owed: dict[str, list[NewEvent]] = field(default_factory=dict[str, list[NewEvent]])
     """Events that could not be written: they come before everything else of their job."""
     _starting: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float])
@@ -88,7 +88,7 @@ class Reconciler:
         self.wake.set()
 
     def adopt(self) -> None:
-        """After a start: jobs whose records are active may be running already."""
+        """Takes over after a start: jobs with active records may be running already."""
         for record in self.book.with_state(*ACTIVE):
             self._granted[record.id] = max(record.workers, record.wanted)
             self._begun.add((record.id, record.life))

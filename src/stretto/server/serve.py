@@ -1,4 +1,4 @@
-"""`stretto serve`: one process, until SIGTERM or Ctrl-C. Jobs go on without it."""
+"""`stretto serve`: one process, until SIGTERM or Ctrl-C. Jobs continue without it."""
 
 from __future__ import annotations
 

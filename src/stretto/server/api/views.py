@@ -1,4 +1,4 @@
-"""What leaves the server: records as the API's shapes, secrets masked, other tenants' jobs hidden."""
+"""Converts records to the API's shapes: masks secrets and hides other tenants' jobs."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ MOST_LINES = 10_000
 
 @dataclass(slots=True)
 class JobLines:
-    """The list of jobs as it is sent: one line of JSON per job, written once for everybody who looks.
+    """The list of jobs as it is sent: one line of JSON per job, written once for all clients.
 
     Fifty open pages and their streams show the same two hundred jobs several times a second. A line changes when its job has an
     event, commits a step, reports something, or gets another reason; until then it is handed out as it is.
@@ -215,7 +215,7 @@ class JobLines:
     _written: dict[str, tuple[tuple[object, ...], str]] = field(default_factory=dict[str, tuple[tuple[object, ...], str]])
 
     def of(self, job: str, tenant: str | None) -> str | None:
-        """The line of a job, or None if it is gone or this tenant must not see it."""
+        """The line of a job; None if the job is gone or this tenant must not see it."""
         record = self.book.records.get(job)
         if record is None or not seen(record, tenant):
             return None
@@ -230,5 +230,5 @@ class JobLines:
 
 
 def _state(record: JobRecord, progress: RunProgress, reason: str) -> tuple[object, ...]:
-    """What a line is made of, as far as it changes."""
+    """The values of a line that change."""
     return record.version, progress.life, progress.step, progress.at, progress.loss, progress.report, reason

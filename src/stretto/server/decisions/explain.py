@@ -21,7 +21,7 @@ MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What the sentence is made of."""
+    """The facts that a sentence is made of."""
 
     record: JobRecord
     least: int
@@ -32,14 +32,14 @@ class Scene:
     free: int
     competing: Sequence[Competitor]
     reason: str
-    """The policy's own words."""
+    """The policy's reason."""
     quota: int | None
     steps: int = 0
-    """That it has committed."""
+    """Steps that it has committed."""
     never: str = ""
     """Why it can never run."""
     shrink: bool = True
-    """Whether one of those who hold slots may be given fewer."""
+    """Whether one of the jobs that hold slots can shrink."""
 
     @property
     def name(self) -> str:
@@ -54,7 +54,7 @@ class Scene:
 
     @property
     def room(self) -> str:
-        """What would make room."""
+        """What would free slots."""
         names = self.others if len(self.competing) < 2 else f"one of {self.others}"
         return f"{names} ends or shrinks" if self.shrink else f"{names} ends"
 
@@ -97,7 +97,7 @@ def explain(
     quota: int | None = None,
     lasted: Callable[[JobRecord], float | None] = lambda _: None,
 ) -> Explanation:
-    """`tenant` is who asks: jobs of other tenants are counted, not named. None sees all. `lasted` is how long jobs of a family
+    """`tenant` is the caller's: jobs of other tenants are counted, not named. None sees all. `lasted` is how long jobs of a family
     have trained. `nodes` tell which slots a job with `resources.node_type` can use; without them it can use all."""
     nodes = nodes or (NodeInfo("", slots, record.spec.resources.node_type or ""),)
     usable = usable_nodes(record, nodes)

@@ -1,7 +1,7 @@
-"""When a job is expected to start and to finish, and whose end it waits for: pure.
+"""When a job is expected to start and to finish, and which jobs' ends it waits for: pure.
 
-Both are what today's speeds and sizes say, with those who wait taking their turns by priority and arrival. A job that has never
-trained is taken to last as long as others of its family did; where nobody knows how long somebody in the way will take, there is no
+Both follow from the present speeds and sizes; waiting jobs start by priority and arrival. A job that has never
+trained is taken to last as long as others of its family did; if the length of a job before it is unknown, there is no
 expected start.
 """
 
@@ -22,25 +22,25 @@ class Forecast:
     start: float | None = None
     finish: float | None = None
     after: tuple[str, ...] = ()
-    """Ids of the jobs whose ends make room; empty if nobody has to end."""
+    """Ids of the jobs that have to end first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForecastRequest:
-    """What a forecast goes by."""
+    """What a forecast is computed from."""
 
     slots: int
     now: float
     resizes: bool
-    """Whether the policy makes jobs smaller for somebody who waits."""
+    """Whether the policy shrinks running jobs for waiting ones."""
     least: Callable[[JobRecord], int]
     """The fewest workers that a job runs with."""
     lasts: Callable[[JobRecord], float | None]
-    """The seconds that a job still has to train, where that can be known."""
+    """Seconds that a job still has to train; None if unknown."""
 
 
 def forecast(record: JobRecord, *, held: Sequence[JobRecord], ahead: Sequence[JobRecord], request: ForecastRequest) -> Forecast:
-    """`held` are the others that have slots, `ahead` those that wait and come before this one, in order."""
+    """`held` are the other jobs with slots, `ahead` the waiting jobs before this one, in order."""
     if record.state.ended:
         return Forecast(record.started_at, record.ended_at)
     lasts = request.lasts(record)
@@ -53,7 +53,7 @@ def forecast(record: JobRecord, *, held: Sequence[JobRecord], ahead: Sequence[Jo
 
 
 def before(record: JobRecord, others: Sequence[JobRecord]) -> list[JobRecord]:
-    """Those who wait and come before this one: higher priority first, then who came first."""
+    """The waiting jobs before this one: higher priority first, then by arrival."""
 
     def turn(job: JobRecord) -> tuple[int, float, str]:
         return -job.spec.priority, job.submitted_at, job.id
@@ -62,7 +62,7 @@ def before(record: JobRecord, others: Sequence[JobRecord]) -> list[JobRecord]:
 
 
 def _start(queue: Sequence[JobRecord], held: Sequence[JobRecord], request: ForecastRequest) -> tuple[float | None, tuple[str, ...]]:
-    """When the last of the queue gets its fewest workers: each as soon as there is room, in order; ends make room."""
+    """When the last job of the queue gets its minimum: jobs start in order, each as soon as ended jobs have freed enough slots."""
     kept = {job.id: min(job.wanted, request.least(job)) if request.resizes else job.wanted for job in held}
     room = request.slots - sum(kept.values())
     ends = [(left, job.id) for job in held if (left := request.lasts(job)) is not None]

@@ -1,6 +1,6 @@
 """Runs policies safely.
 
-A policy is somebody's code. It runs in a process of its own that keeps nothing between decisions but the policy's
+A policy is a user's code. It runs in a process of its own that keeps nothing between decisions but the policy's
 memory: one that raises, answers with nonsense or takes too long costs that process and an alarm, never the server.
 Values go there pickled (from the server to its own child only) and come back as JSON, which is checked again here.
 """
@@ -25,7 +25,7 @@ MOST_ANSWER = 64 << 20
 READY = b"ready\n"
 MODULE = "stretto.server.decisions.policy_process"
 START_S = 120.0
-"""Imports on a machine that is very busy."""
+"""Time for imports, on a very busy machine."""
 
 
 def names() -> dict[str, str]:

@@ -29,14 +29,14 @@ from stretto.server.storage.decision_log import DecisionLog
 from stretto.server.storage.repository import StorageDown
 
 GATHER_S = 0.05
-"""Five jobs that are submitted together are one decision."""
+"""Triggers within this time share one decision."""
 AT_MOST_EVERY_S = 0.2
 SHARE = 4.0
-"""The pause after a decision is so many times as long as it took: however many jobs there are, deciding leaves most of the
-machine to others."""
+"""The pause after a decision, in multiples of its duration: decisions leave most of the machine to others, however many jobs
+there are."""
 MOST_PAUSE_S = 2.0
 KEPT_IDLE_S = 300.0
-"""A decision that changes nothing is written down at most this often."""
+"""Decisions that change nothing are recorded at most this often."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class SchedulerLoop:
     last_at: float | None = None
     reasons: dict[str, str] = field(default_factory=dict[str, str])
     impossible: dict[str, str] = field(default_factory=dict[str, str])
-    """Jobs that no decision can start, and why: no policy sees them, so none keeps others waiting for them."""
+    """Jobs that no decision can start, and why. Policies do not see them, so no other job waits for them."""
     alarm: str | None = None
     _idle_at: float = 0.0
 
@@ -104,7 +104,7 @@ class SchedulerLoop:
 
     @property
     def resizes(self) -> bool:
-        """Whether the policy makes jobs smaller for those that wait."""
+        """Whether the policy shrinks running jobs for waiting ones."""
         return not registry.load(self.policy).traits.fixed_sizes
 
     def _snapshot(self) -> PolicyInput:
@@ -119,7 +119,7 @@ class SchedulerLoop:
         for record in records:
             if record.id in paces:
                 families.runs(record, paces[record.id])
-        # Who has not begun is taken to be as fast as its family: that, and a declared number of steps, tells short from long.
+        # A job that has not begun is assumed to be as fast as its family: with a declared number of steps, this gives its length.
         paces |= {record.id: pace for record in records if record.id not in paces and (pace := families.pace(record)) is not None}
         usable = without_held(nodes, leaving)
         now = time.time()
@@ -146,7 +146,7 @@ class SchedulerLoop:
         )
 
     def _reasons(self, snapshot: PolicyInput, answer: Answer) -> dict[str, str]:
-        """The policy's words; and ours where the policy was shown what limits and waiting jobs had already changed."""
+        """The policy's reasons; own ones where limits or waiting jobs had changed a placement before the policy saw it."""
         records = self.conductor.book.records
         seated = [records[job.name].name for job in snapshot.jobs if job.name in records and _seated(records[job.name], answer)]
         reasons: dict[str, str] = {}
@@ -161,7 +161,7 @@ class SchedulerLoop:
         return reasons
 
     async def _carry_out(self, snapshot: PolicyInput, answer: Answer) -> list[dict[str, Any]]:
-        """Appends what changes, those who give first, and says what it was."""
+        """Appends an event for every change, jobs that shrink first, and returns the changes."""
         drafts: list[tuple[JobRecord, NewEvent, dict[str, Any]]] = []
         for job in snapshot.jobs:
             record = self.conductor.book.records.get(job.name)
@@ -198,7 +198,7 @@ class SchedulerLoop:
         return NewEvent("allocated", f"{words}: {reason}" if reason else words, data)
 
     def _lost_nodes(self, record: JobRecord) -> list[str]:
-        """Nodes of this job that the cluster does not have any more. Who was there has to move or to wait, preemptible or not."""
+        """Nodes of this job that the cluster has lost. Its workers there have to move or wait, even if it is not preemptible."""
         names = {node.name for node in self.conductor.cluster.nodes()}
         return [name for name in record.nodes if name not in names]
 
@@ -235,7 +235,7 @@ class SchedulerLoop:
             await self.conductor.alarm("database", str(error))
 
     async def draw(self) -> None:
-        """Brings the picture of slots over time up to date."""
+        """Updates the history of slots."""
         try:
             await asyncio.to_thread(self.ledger.draw, self.holdings(), t=time.time())
         except StorageDown as error:
@@ -246,12 +246,12 @@ class SchedulerLoop:
         return {(record.id, node): (record.tenant, record.name, count) for record in active for node, count in record.nodes.items()}
 
     def reason(self, record: JobRecord) -> str:
-        """Why it has its size or waits; of a job that is paused, who paused it: no decision is about it any more."""
+        """Why a job has its size or waits; for a paused job, why it was paused."""
         return self.reasons.get(record.id, record.reason) if record.state in SCHEDULED else record.pause or record.reason
 
 
 def _seated(record: JobRecord, answer: Answer) -> bool:
-    """Whether room was made for it before the policy was asked."""
+    """Whether the pipeline made room for it before the policy decided."""
     return record.state is JobState.QUEUED and bool(answer.shown.get(record.id))
 
 

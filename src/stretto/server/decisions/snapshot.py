@@ -1,4 +1,4 @@
-"""From what the server knows to what a policy sees: pure."""
+"""Converts the server's records to what a policy sees: pure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from stretto.server.jobs.state import JobRecord
 from stretto.server.models import JobState
 
 SCHEDULED = frozenset({JobState.QUEUED, JobState.STARTING, JobState.RUNNING})
-"""Jobs that a decision is about. Those that are being paused or cancelled hold their slots until they are gone."""
+"""States of jobs that decisions are about. Jobs that are being paused or cancelled hold their slots until they are gone."""
 START_PAUSE_S = 0.5
-"""What a change is taken to cost until one was measured."""
+"""The assumed pause of a resize until one was measured."""
 
 
 def limits(record: JobRecord, progress: RunProgress) -> tuple[int, int, str]:
-    """(fewest, most, why) for the policy: the job's own limits, narrowed by a plan, a pin, a wish, what pays, or what the job's
-    agent has refused; a plain process has its fewest only."""
+    """(least, most, why) for the policy: the job's own limits, narrowed by a plan, a pin, a wish, efficiency, or what the job's
+    agent has refused. A plain process has its minimum only."""
     elastic = record.spec.elastic
     if not scales(record.spec):
         return elastic.min, elastic.min, "plain"
@@ -175,7 +175,7 @@ def places_view(records: Iterable[JobRecord]) -> dict[str, Placement]:
 
 
 def without_held(nodes: Sequence[ClusterNode], leaving: Iterable[JobRecord]) -> tuple[ClusterNode, ...]:
-    """The nodes without the slots of jobs that are on their way out."""
+    """The nodes without the slots of jobs that are being paused or cancelled."""
     taken: dict[str, int] = {}
     for record in leaving:
         for node, count in record.nodes.items():

@@ -25,7 +25,7 @@ class Conflict(StrettoError):
 
 
 class Changed(Conflict):
-    """Somebody changed the job first: the version is not the expected one."""
+    """The job was changed in between: its version is not the expected one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class NewEvent:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """What follows from a job's events."""
+    """The state of a job, as it follows from its events."""
 
     id: str
     tenant: str
@@ -50,7 +50,7 @@ class JobRecord:
     started_at: float | None = None
     ended_at: float | None = None
     turn_at: float | None = None
-    """When the present life began to train: turns count from here."""
+    """When the current life began to train: turns count from here."""
     wanted: int = 0
     nodes: dict[str, int] = field(default_factory=dict[str, int])
     wish: int | None = None
@@ -71,7 +71,7 @@ class JobRecord:
     """`user`, `price` or `policy`."""
     paused_at: float | None = None
     paused_who: str = ""
-    """The name of the token that asked for it."""
+    """The name of the token that requested it."""
     digest: str | None = None
     error: str | None = None
     reason: str = ""
@@ -82,7 +82,7 @@ class JobRecord:
 
     @property
     def pause(self) -> str:
-        """Who paused it, and when; empty where nobody did."""
+        """Who paused it, and when; empty if nobody did."""
         if self.state not in (JobState.PAUSING, JobState.PAUSED) or self.paused_by is None:
             return ""
         when = f" at {datetime.fromtimestamp(self.paused_at, UTC):%Y-%m-%d %H:%M} UTC" if self.paused_at is not None else ""

@@ -1,4 +1,4 @@
-"""Decisions, the policies that make them, what another one would have done, and the trace that is replayed."""
+"""Decisions, policies, what-if replays and their traces."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class WhatIfRequest(Strict):
 
 
 class Outcome(BaseModel):
-    """What a replay came to under one policy."""
+    """The results of a replay under one policy."""
 
     policy: str
     average_s: float

@@ -1,4 +1,4 @@
-"""Decisions and the picture of slots over time, in the database."""
+"""Decisions and the history of slots, in the database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Holdings = Mapping[tuple[str, str], tuple[str, str, int]]
 
 
 class DecisionLog:
-    """What was decided, and who held which slots from when to when."""
+    """Decisions, and intervals in which jobs held slots."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -31,7 +31,7 @@ class DecisionLog:
                 self._open[row.job, row.node] = (row.id, row.slots)
 
     def decide(self, row: Mapping[str, Any], *, holdings: Holdings) -> int:
-        """Writes a decision and the changes of who holds which slots."""
+        """Writes a decision and the changed intervals."""
         return int(self._storage.transact(lambda connection: self._decide(connection, row, holdings)))
 
     def _decide(self, connection: Connection, row: Mapping[str, Any], holdings: Holdings) -> int:
@@ -45,7 +45,7 @@ class DecisionLog:
         return int(key[0])
 
     def draw(self, holdings: Holdings, *, t: float) -> None:
-        """The picture alone: somebody left between two decisions."""
+        """Writes the changed intervals alone, when a job left between two decisions."""
         if {key: slots for key, (_, _, slots) in holdings.items()} != {key: bar[1] for key, bar in self._open.items()}:
             self._storage.transact(lambda connection: self._draw(connection, holdings, t=t))
 

@@ -71,7 +71,7 @@ class Stored:
 
 @dataclass(slots=True)
 class Batch:
-    """What one transaction writes."""
+    """The writes of one transaction."""
 
     events: list[EventRow] = field(default_factory=list[EventRow])
     jobs: dict[str, dict[str, object]] = field(default_factory=dict[str, dict[str, object]])
@@ -91,7 +91,7 @@ class Storage:
     # -- writing -------------------------------------------------------------------------------------------------
 
     def write(self, batch: Batch) -> list[Stored]:
-        """All of it or nothing. A database that is locked is tried again for a while, then `StorageDown`."""
+        """Writes all of it or nothing. Retries for a while if the database is locked, then raises `StorageDown`."""
         return self.transact(lambda connection: self._write(connection, batch))
 
     def transact(self, work: Callable[[Connection], T]) -> T:

@@ -1,4 +1,4 @@
-"""Routes that say who may use them. The scope is checked before a body is parsed, and a route without one is for
+"""Routes that declare their scope. The scope is checked before a body is parsed, and a route without one is for
 administrators."""
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ VIEW, SUBMIT, ADMIN, OPEN = needs(Scope.VIEWER), needs(Scope.SUBMITTER), needs(S
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, and the server they ask."""
+    """The token of a request, and the server."""
 
     server: Server
     token: Token
 
     @property
     def tenant(self) -> str | None:
-        """None for administrators: they see all tenants."""
+        """None for administrators, who see all tenants."""
         return None if self.token.scope is Scope.ADMIN else self.token.tenant
 
     def record(self, job: str) -> JobRecord:

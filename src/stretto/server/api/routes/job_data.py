@@ -1,4 +1,4 @@
-"""What a job does: events, curves, sizes, logs, explanation."""
+"""A job's events, curves, sizes, logs and explanation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Limit = Annotated[int, Query(ge=1, le=1000)]
 
 @router.get("/events", response_model=models.EventPage, openapi_extra=VIEW)
 async def events(who: Who, after: After = 0, limit: Limit = 100) -> Response:
-    """Of all jobs, oldest first."""
+    """The events of all jobs, oldest first."""
     return await _events(who, after=after, limit=limit, job=None)
 
 
@@ -126,7 +126,7 @@ def _log_part(record: JobRecord, source: str, page: LogPage) -> models.LogPart:
 
 
 def _whole(data: bytes, last: bool) -> bytes:
-    """Without half a line at the end, so that a secret cannot slip through in two parts; all of it at the end of the log."""
+    """Cuts off an incomplete last line, so that no secret is split between two parts. At the end of the log, keeps it."""
     if last:
         return data
     end = data.rfind(b"\n") + 1

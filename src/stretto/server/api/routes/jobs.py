@@ -27,9 +27,9 @@ from stretto.server.storage.repository import KeyRow
 from stretto.server.storage.tokens import make_id
 
 LOOKS, LOOK_S = 20, 0.05
-"""How often, and how far apart, a repeated submit looks for the first one's job."""
+"""How often, and in what interval, a repeated submit looks for the job of the first one."""
 AT_ONCE = 50
-"""Lines of a list that are written before others get their turn."""
+"""Lines of a list that are written before other requests get their turn."""
 
 router = APIRouter(prefix="/v1/jobs", route_class=Guarded, tags=["jobs"], responses=PROBLEMS)
 
@@ -94,7 +94,7 @@ async def submit(
     spec: JobSpec,
     idempotency_key: Annotated[str | None, Header(max_length=128, pattern=r"^[\x21-\x7e]+$")] = None,
 ) -> models.JobDetails:
-    """Queues a job. With an `Idempotency-Key`, a repetition gives the first one's job."""
+    """Queues a job. With an `Idempotency-Key`, a repeated request returns the job of the first one."""
     server, tenant = who.server, who.token.tenant
     digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()
     if idempotency_key is not None and (old := await _repeated(who, idempotency_key, digest)) is not None:
@@ -154,7 +154,7 @@ async def show(who: Who, response: Response, job: JobId) -> models.JobDetails:
 
 @router.patch("/{job}", response_model=models.JobDetails, openapi_extra=SUBMIT)
 async def change(who: Who, response: Response, job: JobId, body: models.JobChange, if_match: IfMatch = None) -> models.JobDetails:
-    """Changes priority, deadline, price limit or plan. `{"wish": null}` gives a wish or a pin back to the policy."""
+    """Changes priority, deadline, price limit or plan. `{"wish": null}` removes a wish or a pin."""
     record = who.record(job)
     data: dict[str, object] = {
         key: value
@@ -194,7 +194,7 @@ async def scale(who: Who, response: Response, job: JobId, body: models.ScaleWish
 
 @router.post("/{job}/pause", response_model=models.JobDetails, openapi_extra=SUBMIT)
 async def pause(who: Who, response: Response, job: JobId, if_match: IfMatch = None) -> models.JobDetails:
-    """Gives its slots back at the next step boundary."""
+    """Pauses a job: it gives its slots back at the next step boundary."""
     record = who.record(job)
     kind = "paused" if record.state is JobState.QUEUED else "pausing"
     draft = NewEvent(
@@ -212,7 +212,7 @@ async def resume(who: Who, response: Response, job: JobId, if_match: IfMatch = N
 
 @router.post("/{job}/cancel", response_model=models.JobDetails, openapi_extra=SUBMIT)
 async def cancel(who: Who, response: Response, job: JobId, if_match: IfMatch = None) -> models.JobDetails:
-    """Ends it. A job that has ended already stays as it is."""
+    """Cancels a job. A job that has ended already stays as it is."""
     record = who.record(job)
     if record.state in ENDED or record.state is JobState.CANCELLING:
         return who.view(record)
@@ -223,7 +223,7 @@ async def cancel(who: Who, response: Response, job: JobId, if_match: IfMatch = N
 
 @router.delete("/{job}", status_code=204, openapi_extra=SUBMIT)
 async def remove(who: Who, job: JobId, if_match: IfMatch = None) -> None:
-    """Forgets an ended job and removes its folders. Its events stay."""
+    """Removes an ended job and its folders. Its events stay."""
     record = who.record(job)
     if record.state not in ENDED:
         raise HTTPException(409, f"job '{record.name}' is {record.state}: cancel it first")
