@@ -26,7 +26,7 @@ PARSER = [
     (["run", "--qzx", "job.py"], "`stretto run` has no option --qzx: see `stretto run --help`"),
     (["run", "--threads", "two", "job.py"], "--threads 'two' is not a whole number"),
     (["run", "--grace", "soon", "job.py"], "--grace 'soon' is not a number"),
-    (["scale", "x"], "`stretto scale` needs WORKERS (how many workers it shall have): `stretto scale"),
+    (["scale", "x"], "`stretto scale` needs WORKERS (the new number of workers): `stretto scale"),
     (["scale", "x", "many"], "WORKERS 'many' is not a whole number"),
     (["scale", "x", "1", "2"], "unexpected extra argument(s) (2)"),
     (["ps", "-o", "xml"], "--output: 'xml' is not one of 'table', 'json', 'yaml'"),

@@ -31,7 +31,7 @@ from stretto.server.decisions.snapshot import fitted, job_view, limits
 from stretto.server.jobs import journal_events
 from stretto.server.jobs.command import loader_environment
 from stretto.server.jobs.run_progress import MOST_MEANS, RunProgress
-from stretto.server.jobs.state import Record
+from stretto.server.jobs.state import JobRecord
 from stretto.server.models import JobState
 
 claims = st.lists(
@@ -328,7 +328,7 @@ def test_what_a_job_file_asks_of_the_loader_is_in_the_jobs_environment() -> None
     assert loader_environment(SPEC.elastic) == {}, "nothing is said: the script counts"
 
 
-def free(runs: Record, waits: Record, *, slots: int, now: float) -> set[str]:
+def free(runs: JobRecord, waits: JobRecord, *, slots: int, now: float) -> set[str]:
     """The jobs that a decision may set back to the queue."""
     jobs = [job_view(each, RunProgress(), quota=None, now=now) for each in (runs, waits)]
     current = Allocation({runs.id: (("n0", 1),)})

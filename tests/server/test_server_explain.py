@@ -12,7 +12,7 @@ from stretto.clusters.base import NodeInfo
 from stretto.server.decisions.explain import explain
 from stretto.server.decisions.snapshot import job_view
 from stretto.server.jobs.run_progress import RunProgress
-from stretto.server.jobs.state import Record, fold
+from stretto.server.jobs.state import JobRecord, fold
 from stretto.server.models import Explanation, JobState
 from stretto.server.spec import JobSpec
 
@@ -20,20 +20,30 @@ from stretto.server.spec import JobSpec
 
 
 def say(
-    one: Record,
-    others: list[Record],
+    one: JobRecord,
+    others: list[JobRecord],
     *,
     slots: int = 4,
     tenant: str | None = None,
     alarm: str | None = None,
-    known: RunProgress | None = None,
-    knowns: dict[str, RunProgress] | None = None,
+    progress: RunProgress | None = None,
+    all_progress: dict[str, RunProgress] | None = None,
     **more: Any,
 ) -> Explanation:
-    found = {other.id: RunProgress() for other in [one, *others]} | (knowns or {})
-    own = known or RunProgress()
+    found = {other.id: RunProgress() for other in [one, *others]} | (all_progress or {})
+    own = progress or RunProgress()
     return explain(
-        one, own, others=others, knowns=found, slots=slots, now=1000.0, reason="", decision=1, alarm=alarm, tenant=tenant, **more
+        one,
+        own,
+        others=others,
+        all_progress=found,
+        slots=slots,
+        now=1000.0,
+        reason="",
+        decision=1,
+        alarm=alarm,
+        tenant=tenant,
+        **more,
     )
 
 
@@ -54,39 +64,41 @@ def test_a_waiting_job_names_what_it_needs_and_who_has_it() -> None:
 def test_a_job_that_waits_for_an_end_says_whose_and_when() -> None:
     ends = RunProgress(step=100, steps_per_s=2.0)
     long = replace(OTHER, spec=OTHER.spec.model_copy(update={"steps": 180}))
-    found = say(record(state=JobState.QUEUED), [long], knowns={OTHER.id: ends}, resizes=False)
+    found = say(record(state=JobState.QUEUED), [long], all_progress={OTHER.id: ends}, resizes=False)
     assert (found.expected_start, found.expected_finish) == (1040.0, None)
     assert found.sentence.endswith("; expected to start in 40 s, when 'char' should end.")
     own = RunProgress(step=10, steps_per_s=1.0)
     spec = SPEC.model_copy(update={"steps": 110})
-    found = say(record(state=JobState.QUEUED, spec=spec), [long], known=own, knowns={OTHER.id: ends}, resizes=False)
+    found = say(record(state=JobState.QUEUED, spec=spec), [long], progress=own, all_progress={OTHER.id: ends}, resizes=False)
     assert found.expected_finish == 1140.0, "it has trained before: its speed is known"
     assert found.sentence.endswith("when 'char' should end and to finish in 140 s.") or "and to finish in 2 min." in found.sentence
-    runs = say(record(spec=spec, wanted=1, workers=1), [OTHER], known=own)
+    runs = say(record(spec=spec, wanted=1, workers=1), [OTHER], progress=own)
     assert runs.sentence == "'digits' has 1 worker of at most 4: the other slots belong to 'char' (4); expected to finish in 2 min."
     assert runs.would_change[0] == "'char' (4) ends or shrinks"
 
 
 def test_those_who_wait_take_their_turns_and_an_unknown_length_gives_no_expected_start() -> None:
     two = [replace(OTHER, id=f"j-{name * 12}", spec=named(name, steps=steps), wanted=1) for name, steps in (("b", 140), ("c", 180))]
-    knowns = {one.id: RunProgress(step=100, steps_per_s=2.0) for one in two}
+    all_progress = {one.id: RunProgress(step=100, steps_per_s=2.0) for one in two}
     waits = {"state": JobState.QUEUED}
     queue = [record(id=f"j-{name * 12}", spec=named(name), submitted_at=t, **waits) for name, t in (("d", 1.0), ("e", 2.0))]
     last = record(state=JobState.QUEUED, submitted_at=3.0)
-    found = [say(one, [*two, *queue, last], slots=2, knowns=knowns) for one in (*queue, last)]
+    found = [say(one, [*two, *queue, last], slots=2, all_progress=all_progress) for one in (*queue, last)]
     assert [one.expected_start for one in found] == [1020.0, 1040.0, None], "two ends, one each; how long those take is not known"
     assert found[0].sentence.endswith("; expected to start in 20 s, when 'b' should end.")
     assert found[1].sentence.endswith("; expected to start in 40 s, when 'b' and 'c' should end.")
     assert found[0].would_change[-1] == "1 more slot"
-    told = say(last, [*two, *queue], slots=2, knowns=knowns, lasted=lambda one: 30.0 if one.name == "d" else None)
+    told = say(last, [*two, *queue], slots=2, all_progress=all_progress, lasted=lambda one: 30.0 if one.name == "d" else None)
     assert (told.expected_start, told.expected_finish) == (1050.0, None), "when 'd', which is started at 1020, should end"
     assert "'d'" in told.sentence
-    own = say(last, [*two, *queue], slots=2, knowns=knowns, lasted=lambda _: 30.0)
+    own = say(last, [*two, *queue], slots=2, all_progress=all_progress, lasted=lambda _: 30.0)
     assert own.expected_finish == 1080.0
     urgent = replace(last, spec=last.spec.model_copy(update={"priority": 1}))
-    assert say(urgent, [*two, *queue], slots=2, knowns=knowns).expected_start == 1020.0, "a higher priority goes first"
+    assert say(urgent, [*two, *queue], slots=2, all_progress=all_progress).expected_start == 1020.0, "a higher priority goes first"
     endless = replace(queue[0], spec=named("d", elastic={"min": 9, "max": 9}))
-    assert say(queue[1], [*two, endless], slots=2, knowns=knowns).expected_start == 1020.0, "one that never fits is in nobody's way"
+    assert say(queue[1], [*two, endless], slots=2, all_progress=all_progress).expected_start == 1020.0, (
+        "one that never fits is in nobody's way"
+    )
 
 
 def test_the_words_of_a_policy_are_not_said_twice() -> None:
@@ -94,7 +106,7 @@ def test_the_words_of_a_policy_are_not_said_twice() -> None:
         record(state=JobState.QUEUED),
         RunProgress(),
         others=[OTHER],
-        knowns={OTHER.id: RunProgress()},
+        all_progress={OTHER.id: RunProgress()},
         slots=4,
         now=1000.0,
         decision=1,
@@ -139,8 +151,10 @@ def test_nothing_is_foretold_of_a_job_that_has_only_been_started() -> None:
     assert (found.expected_start, found.expected_finish) == (None, None)
     assert found.sentence.endswith("; when it can start is not known until 'd' has trained for a while.")
     trains = replace(starting, state=JobState.RUNNING, started_at=900.0)
-    knowns = {trains.id: RunProgress(step=100, steps_per_s=2.0, left=6400, batch=64)}
-    assert say(record(state=JobState.QUEUED), [trains], knowns=knowns).expected_start == 1050.0, "a control: now its speed is known"
+    all_progress = {trains.id: RunProgress(step=100, steps_per_s=2.0, left=6400, batch=64)}
+    assert say(record(state=JobState.QUEUED), [trains], all_progress=all_progress).expected_start == 1050.0, (
+        "a control: now its speed is known"
+    )
     soon = say(record(state=JobState.QUEUED), [], lasted=lambda _: 0.2)
     assert soon.sentence.endswith("expected to start at the next decision and to finish in less than a second.")
 
@@ -182,7 +196,7 @@ def test_other_tenants_jobs_are_counted_and_not_named() -> None:
         (record(state=JobState.STARTING, wanted=1), "starting"),
     ],
 )
-def test_every_state_has_its_sentence(one: Record, constraint: str) -> None:
+def test_every_state_has_its_sentence(one: JobRecord, constraint: str) -> None:
     found = say(one, [])
     assert found.constraint == constraint
     assert found.sentence.startswith("'digits' ")
@@ -196,7 +210,7 @@ def test_an_alarm_is_part_of_the_explanation() -> None:
 def test_a_job_that_sizes_itself_says_so() -> None:
     spec = SPEC.model_copy(update={"elastic": SPEC.elastic.model_validate({"min": 1, "max": 4, "autoscale": {"efficiency": 0.6}})})
     slow = RunProgress(speeds={"1": 100.0, "2": 110.0})
-    assert say(record(spec=spec, wanted=1, workers=1), [], known=slow).constraint == "autoscale"
+    assert say(record(spec=spec, wanted=1, workers=1), [], progress=slow).constraint == "autoscale"
 
 
 def test_a_job_that_needs_nodes_of_a_type_is_explained_by_those_nodes_alone() -> None:

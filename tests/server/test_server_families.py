@@ -15,15 +15,15 @@ from stretto.server.decisions.policy_process import Models, decide
 from stretto.server.jobs import journal_events
 from stretto.server.jobs.families import MOST_FAMILIES, MOST_FINISHED, Families, family
 from stretto.server.jobs.run_progress import RunProgress
-from stretto.server.jobs.state import NewEvent, Record
+from stretto.server.jobs.state import JobRecord, NewEvent
 from stretto.server.models import JobState
 from stretto.server.settings import ServerSettings
 from stretto.server.spec import JobSpec
 
 
-def record(run: object = ("python", "train.py"), *, tenant: str = "mine", **more: object) -> Record:
+def record(run: object = ("python", "train.py"), *, tenant: str = "mine", **more: object) -> JobRecord:
     spec = JobSpec.model_validate({"name": "digits", "run": list(run) if isinstance(run, tuple) else run, **more})
-    return Record("j-aaaaaaaaaaaa", tenant, spec, JobState.FINISHED, 100.0)
+    return JobRecord("j-aaaaaaaaaaaa", tenant, spec, JobState.FINISHED, 100.0)
 
 
 def known(samples: int) -> RunProgress:
@@ -108,7 +108,7 @@ async def live(server: Server, job: str, *, steps: int, end: str | None) -> None
         NewEvent("ready", "", {"workers": 1, "step": 0}),
     ]
     await server.book.append(job, drafts)
-    journal_events.read(server.book.records[job], server.book.known[job], [commit(step) for step in range(steps)])
+    journal_events.read(server.book.records[job], server.book.progress[job], [commit(step) for step in range(steps)])
     if end is not None:
         await server.book.append(job, [NewEvent(end, "", {"steps": steps, "error": "no"})])
 

@@ -23,7 +23,7 @@ from stretto.server.api.views import JobLines
 from stretto.server.jobs import journal_events
 from stretto.server.jobs.job_store import JobStore
 from stretto.server.jobs.run_progress import RunProgress
-from stretto.server.jobs.state import Record
+from stretto.server.jobs.state import JobRecord
 from stretto.server.models import JobState, JobSummary, Progress
 from stretto.server.serve import listen
 from stretto.server.settings import ServerSettings
@@ -37,13 +37,13 @@ ONE = "j-aaaaaaaaaaaa"
 @pytest.fixture
 def book() -> JobStore:
     made = JobStore(cast("Storage", None), publish=lambda stored: None)
-    keep(made, Record(ONE, "mine", SPEC, JobState.RUNNING, 100.0, life=1, run="r"))
+    keep(made, JobRecord(ONE, "mine", SPEC, JobState.RUNNING, 100.0, life=1, run="r"))
     return made
 
 
-def keep(book: JobStore, record: Record) -> None:
+def keep(book: JobStore, record: JobRecord) -> None:
     book.records[record.id] = record
-    book.known.setdefault(record.id, RunProgress())
+    book.progress.setdefault(record.id, RunProgress())
 
 
 def commit(step: int, loss: float) -> Commit:
@@ -68,14 +68,14 @@ def test_a_line_is_written_once_until_its_job_has_changed(book: JobStore) -> Non
         JobSummary.model_validate_json(after)
         return json.loads(after)
 
-    journal_events.read(book.records[ONE], book.known[ONE], [commit(0, 2.5)])
+    journal_events.read(book.records[ONE], book.progress[ONE], [commit(0, 2.5)])
     assert changed()["spark"] == [2.5]
     own = JournalReport(step=0, metrics={"goodput": 7.0}, of="job", t=9.0)
-    journal_events.read(book.records[ONE], book.known[ONE], [own])
+    journal_events.read(book.records[ONE], book.progress[ONE], [own])
     assert changed()["progress"]["goodput"] == 7.0  # type: ignore[index]
-    journal_events.read(book.records[ONE], book.known[ONE], [JournalReport(step=0, metrics={"loss": 1.25}, t=9.0)])
+    journal_events.read(book.records[ONE], book.progress[ONE], [JournalReport(step=0, metrics={"loss": 1.25}, t=9.0)])
     assert changed()["progress"]["loss"] == 1.25  # type: ignore[index]
-    journal_events.read(book.records[ONE], book.known[ONE], [Resume.after(0, life=2, path="")])
+    journal_events.read(book.records[ONE], book.progress[ONE], [Resume.after(0, life=2, path="")])
     assert changed()["progress"]["step"] == 0  # type: ignore[index]
     reasons[ONE] = "makes room"
     assert changed()["reason"] == "makes room"
@@ -92,7 +92,7 @@ def test_a_line_is_for_those_who_may_see_its_job(book: JobStore) -> None:
 
 
 def test_a_line_has_what_the_api_promises(book: JobStore) -> None:
-    assert set(book.known[ONE].progress(steps=None)) == set(Progress.model_fields)
+    assert set(book.progress[ONE].summary(steps=None)) == set(Progress.model_fields)
 
 
 def test_a_silent_stream_says_that_it_is_there() -> None:

@@ -19,7 +19,7 @@ from stretto.server.jobs import journal_events
 from stretto.server.jobs.command import NEVER_JOINED, note, refusal, work_of
 from stretto.server.jobs.exit_classification import ending
 from stretto.server.jobs.run_progress import RunProgress
-from stretto.server.jobs.state import FOLDS, Conflict, Record, fold
+from stretto.server.jobs.state import FOLDS, Conflict, JobRecord, fold
 from stretto.server.models import JobState, Progress
 
 # -- state ---------------------------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ def test_no_order_of_events_brings_a_job_into_a_contradiction(kinds: list[str]) 
         if found.state.ended or found.state in (JobState.PAUSED, JobState.QUEUED):
             assert (found.wanted, found.nodes) == (0, {}), "who does not run holds nothing"
         assert sum(found.nodes.values()) == found.wanted
-        assert Record.read(json.loads(json.dumps(found.document()))) == found
+        assert JobRecord.read(json.loads(json.dumps(found.document()))) == found
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_whatever_a_job_writes_into_its_journal_harms_nobody(found: list[dict[st
     assert RunProgress.read(json.loads(json.dumps(known.document()))) == known, "the server reads it again as it was"
     for point in reading.points:
         assert json.loads(json.dumps(point.values, allow_nan=False)) == point.values
-    Progress.model_validate(known.progress(steps=None)).model_dump_json()
+    Progress.model_validate(known.summary(steps=None)).model_dump_json()
 
 
 def commit(step: int, *, first: int, t: float = 1.0, epoch: int = 0, loader: int = 0, left: int | None = None) -> Commit:
@@ -313,7 +313,7 @@ def test_two_loaders_in_turn_lose_nothing() -> None:
 def test_what_a_job_counts_as_left_gives_its_progress() -> None:
     known = RunProgress()
     journal_events.read(record(), known, [commit(9, first=90, left=300)])
-    found = Progress.model_validate(known.progress(steps=None))
+    found = Progress.model_validate(known.summary(steps=None))
     assert (found.step, found.steps, found.fraction, found.remaining_s) == (10, 40, 0.25, 15.0)
 
 
@@ -322,7 +322,7 @@ def test_a_jobs_own_document_and_its_scripts_numbers_are_kept_apart() -> None:
     own = JournalReport(step=0, metrics={"goodput": 5.0, "schema": 1, "model": {"throughput": {"a": 1.0}}}, of="job", t=1.0)
     script = JournalReport(step=0, metrics={"goodput": 99.0, "accuracy": 0.5}, t=1.0)
     reading = journal_events.read(record(), known, [own, script])
-    assert known.progress(steps=None)["goodput"] == 5.0
+    assert known.summary(steps=None)["goodput"] == 5.0
     assert reading.model
     assert reading.points[0].values == {"goodput": 99.0, "accuracy": 0.5}
     assert not journal_events.read(record(), known, [own]).model, "the same model once more is no news"

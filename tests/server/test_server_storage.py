@@ -21,7 +21,7 @@ from stretto.server.api.sse import dump
 from stretto.server.jobs import journal_events
 from stretto.server.jobs.job_store import JobStore
 from stretto.server.jobs.run_progress import Point, RunProgress
-from stretto.server.jobs.state import Changed, Conflict, NewEvent, Record, fold
+from stretto.server.jobs.state import Changed, Conflict, JobRecord, NewEvent, fold
 from stretto.server.models import JobState, Scope, TokenRequest
 from stretto.server.storage import repository, tables, tokens
 from stretto.server.storage.database import Lock, connect, migrate
@@ -86,7 +86,7 @@ def test_a_job_is_after_a_restart_what_its_events_made_it(storage: Storage) -> N
     asyncio.run(write())
     again = JobStore(storage, publish=lambda stored: None)
     again.load()
-    record: Record | None = None
+    record: JobRecord | None = None
     for event in storage.events(job="j-aaaaaaaaaaaa", limit=100):
         record = fold(record, event.kind, event.data, event.t)
     assert again.records["j-aaaaaaaaaaaa"] == record
@@ -115,7 +115,7 @@ def test_of_two_changes_of_one_version_the_second_is_refused(storage: Storage) -
         return await asyncio.gather(*both, return_exceptions=True)
 
     first, second = asyncio.run(write())
-    assert isinstance(first, Record)
+    assert isinstance(first, JobRecord)
     assert isinstance(second, Changed)
 
 
@@ -297,8 +297,8 @@ def test_numbers_that_are_none_in_what_a_job_reports_keep_nobody_from_being_writ
         for name in names:
             await book.append(name, [submitted(name)])
         report = JournalReport(step=0, metrics=nasty, of="job", t=1.0)
-        journal_events.read(book.records[names[0]], book.known[names[0]], [report])
-        book.known[names[1]].step = 7
+        journal_events.read(book.records[names[0]], book.progress[names[0]], [report])
+        book.progress[names[1]].step = 7
         await book.flush(names)
 
     asyncio.run(write())
@@ -325,7 +325,7 @@ def test_an_error_with_letters_that_no_database_takes_is_written_down_and_shown(
     async def write() -> RunProgress:
         book = JobStore(storage, publish=published.extend)
         await book.append("j-aaaaaaaaaaaa", [submitted(), NewEvent("allocated", "", {"nodes": {"n": 1}, "run": "r"})])
-        record, known = book.records["j-aaaaaaaaaaaa"], book.known["j-aaaaaaaaaaaa"]
+        record, known = book.records["j-aaaaaaaaaaaa"], book.progress["j-aaaaaaaaaaaa"]
         reading = journal_events.read(record, known, JournalTail(path).read())
         assert len(reading.drafts) == 2
         book.buffered[record.id] = reading.points

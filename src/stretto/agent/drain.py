@@ -27,7 +27,7 @@ from stretto.core.text import quantity
 POLL_S = 0.2
 
 
-class Stop(Protocol):
+class StopJob(Protocol):
     """Ends the whole job."""
 
     def __call__(self, *, now: bool) -> None: ...
@@ -37,7 +37,7 @@ class Drain:
     """Takes this agent out of the job, or passes the request on to another agent. `joined` is None in a job on one host."""
 
     def __init__(
-        self, context: JobContext, joined: Joined | None, *, dismiss: Callable[[WorkerHandle, str], None], stop: Stop
+        self, context: JobContext, joined: Joined | None, *, dismiss: Callable[[WorkerHandle, str], None], stop: StopJob
     ) -> None:
         self._context = context
         self._joined = joined

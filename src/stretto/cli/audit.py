@@ -44,30 +44,30 @@ def command(run: Several, *, runs: Runs = None, json: Json = False) -> None:
         _restarting(folders[0], json=json)
     parsers = [Parser() for _ in folders]
     journals = {folder.name: list(parser.feed(_read(folder))) for folder, parser in zip(folders, parsers, strict=True)}
-    found = _one(folders[0], journals) if len(folders) == 1 else _together(folders, journals)
+    report = _one(folders[0], journals) if len(folders) == 1 else _together(folders, journals)
     torn, skipped = any(parser.torn for parser in parsers), sum(parser.skipped for parser in parsers)
     name = " ".join(journals)
     if json:
-        emit({"run": name, "holds": found.holds, **asdict(found), "torn": torn, "skipped": skipped})
+        emit({"run": name, "holds": report.holds, **asdict(report), "torn": torn, "skipped": skipped})
     else:
         print(
-            f"{name}: {quantity(found.steps, 'committed step')}, {quantity(found.epochs, 'finished epoch')}, "
-            f"{quantity(found.samples, 'sample')}, {quantity(found.digests, 'comparison')} of digests"
+            f"{name}: {quantity(report.steps, 'committed step')}, {quantity(report.epochs, 'finished epoch')}, "
+            f"{quantity(report.samples, 'sample')}, {quantity(report.digests, 'comparison')} of digests"
         )
         if skipped:
             print(f"{quantity(skipped, 'line')} of the journal could not be read (cut off by a crash)")
-        for finding in found.findings:
+        for finding in report.findings:
             print(f"WRONG: {finding}")
-        if found.holds:
+        if report.holds:
             print(
                 "holds: every sample of every finished epoch is in exactly one committed step, steps have no gap, "
                 "and wherever digests were taken they were equal"
             )
-    raise Exit(0 if found.holds else 1)
+    raise Exit(0 if report.holds else 1)
 
 
 def _restarting(folder: RunFolder, *, json: bool) -> None:
-    """What the journal of a run in restart mode does show: how it ended, and every restart."""
+    """Prints what the journal of a run in restart mode shows: its end and its restarts."""
     records = list(Parser().feed(_read(folder)))
     changes = [record for record in records if isinstance(record, Switch) and record.cause != "start"]
     ends = [record.state for record in records if isinstance(record, End)]
@@ -81,12 +81,12 @@ def _restarting(folder: RunFolder, *, json: bool) -> None:
 
 
 def _folders(names: list[str], runs: Path | None) -> list[RunFolder]:
-    """Those that were named; a job's name stands for the folders of all of its hosts that are here."""
+    """The named folders; the name of a job on several hosts stands for all of its folders that are here."""
     if len(names) == 1:
         try:
             return [folder_of(names[0], runs)]
         except RunNotFound:
-            here = [(one, _job(one)) for one in every(runs_folder(runs))]
+            here = [(folder, _job(folder)) for folder in every(runs_folder(runs))]
             ours = [(folder, job) for folder, job in here if job.get("name") == names[0]]
             if not ours:
                 raise
@@ -110,16 +110,16 @@ def _read(folder: RunFolder) -> bytes:
 
 
 def _one(folder: RunFolder, journals: dict[str, list[Record]]) -> Audit:
-    found = _with_result(audit(journals[folder.name]), folder.read(folder.result))
-    if not found.holds and _job(folder):
+    report = _with_result(audit(journals[folder.name]), folder.read(folder.result))
+    if not report.holds and _job(folder):
         more = f"this is one host's journal of job {_job(folder).get('name')!r}: name the folders of its other hosts too"
-        found = replace(found, findings=(*found.findings, more))
-    return found
+        report = replace(report, findings=(*report.findings, more))
+    return report
 
 
 def _together(folders: list[RunFolder], journals: dict[str, list[Record]]) -> Audit:
     records, wrong = merge(journals)
-    found = audit(records)
+    report = audit(records)
     finals = {
         str(result["digest"]): folder.name
         for folder in folders
@@ -127,12 +127,14 @@ def _together(folders: list[RunFolder], journals: dict[str, list[Record]]) -> Au
     }
     if len(finals) > 1:
         wrong.append(f"hosts have ended with different digests: {', '.join(f'{n} {d[:12]}' for d, n in finals.items())}")
-    return replace(found, findings=(*wrong, *found.findings)[:FINDINGS])
+    return replace(report, findings=(*wrong, *report.findings)[:FINDINGS])
 
 
-def _with_result(found: Audit, result: dict[str, Any] | None) -> Audit:
-    """A journal that lost its end (a full disk) is consistent in itself; the result knows better."""
-    steps = found.steps if result is None else int(result.get("steps", found.steps))
-    if steps == found.steps:
-        return found
-    return replace(found, findings=(*found.findings, f"the result says {quantity(steps, 'step')}, the journal has {found.steps}"))
+def _with_result(report: Audit, result: dict[str, Any] | None) -> Audit:
+    """Compares with the result: a journal that lost its end, on a full disk, is consistent in itself."""
+    steps = report.steps if result is None else int(result.get("steps", report.steps))
+    if steps == report.steps:
+        return report
+    return replace(
+        report, findings=(*report.findings, f"the result says {quantity(steps, 'step')}, the journal has {report.steps}")
+    )

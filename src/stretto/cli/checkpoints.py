@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from typer import Argument, Option
 
@@ -26,18 +26,19 @@ def checkpoints(run: Run, *, runs: Runs = None, json: Json = False) -> None:
     """Lists the checkpoints that a run can resume from."""
     vault = vault_of(folder_of(run, runs))
     try:
-        found = entries(vault)
+        listing = entries(vault)
     except OSError as error:
         raise UsageError(f"{vault.where()} cannot be read: {error.strerror or error}") from error
-    rows = [_row(entry, now=time.time()) for entry in found]
+    rows = [_row(entry, now=time.time()) for entry in listing]
     if json:
         return emit(rows)
     if not rows:
         print(f"no checkpoints in {vault.where()} yet")
         return
     table = Table(box=None, header_style="bold")
-    for column, align in (("STEP", "right"), ("SIZE", "right"), ("STATE", "left"), ("AGE", "right"), ("PATH", "left")):
-        table.add_column(column, justify=align, overflow="fold")  # type: ignore[arg-type]
+    columns: dict[str, JustifyMethod] = {"STEP": "right", "SIZE": "right", "STATE": "left", "AGE": "right", "PATH": "left"}
+    for column, align in columns.items():
+        table.add_column(column, justify=align, overflow="fold")
     for row in rows:
         table.add_row(str(row["step"]), _size(row["bytes"]), row["state"], _age(row["age_s"]), row["problem"] or row["path"])
     Console().print(table)
@@ -47,7 +48,7 @@ def export(
     run: Run,
     out: Annotated[Path, Argument(help="The file to write.", show_default=False)],
     *,
-    step: Annotated[int | None, Option(help="Of this checkpoint [default: the last complete one].", show_default=False)] = None,
+    step: Annotated[int | None, Option(help="Step of the checkpoint [default: the last complete one].", show_default=False)] = None,
     runs: Runs = None,
     json: Json = False,
 ) -> None:
@@ -70,7 +71,7 @@ def export(
 
 
 def vault_of(folder: RunFolder) -> CheckpointStorage:
-    """Where a run's checkpoints lie. `UsageError` if it has none by request."""
+    """The storage of a run's checkpoints. `UsageError` if the run saves none."""
     options = RunOptions.from_dict(folder.read(folder.request) or {})
     if options.checkpoints is None:
         raise UsageError(f"run {folder.name!r} was started without --checkpoint DIR: it has saved nothing")

@@ -1,4 +1,4 @@
-"""What a run shows while it runs: one live line, and above it every event and every line that workers print."""
+"""The output of a run: a live line, and above it all events and all lines that workers print."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ QUIET_EVENTS = {
     "fault",
     "interrupt",
 }
-"""Events that are told even with --quiet."""
+"""Events that are shown even with --quiet."""
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red", "bright_cyan", "bright_green")
 
 
 class RunConsole:
-    """For people. Where standard error is no terminal there is no live line, and the events remain."""
+    """Prints for people. If standard error is not a terminal, there are events but no live line."""
 
     def __init__(self, name: str, *, quiet: bool = False) -> None:
         self._name = name
@@ -81,8 +81,8 @@ class RunConsole:
                 if not self._quiet:
                     self._print(switch_text(line))
             case Resume() if not self._quiet:
-                told = f"goes on from {line.path}" if line.path else "begins anew: it goes on from no checkpoint"
-                self._print(f"life {line.life} {told}")
+                origin = f"goes on from {line.path}" if line.path else "begins anew: it goes on from no checkpoint"
+                self._print(f"life {line.life} {origin}")
             case EpochEnd() if not self._quiet:
                 self._print(f"epoch {line.epoch} of loader {line.loader} is finished")
             case Evaluation() if not self._quiet:
@@ -116,7 +116,7 @@ class RunConsole:
             self._quiet = True
 
     def _sometimes(self) -> None:
-        """Without a terminal, the progress is a line every ten seconds."""
+        """Without a terminal, prints a line every ten seconds."""
         now = time.monotonic()
         if self._live is None and not self._quiet and now - self._said > 10.0:
             if self._said:
@@ -142,7 +142,7 @@ class RunConsole:
 
 
 class JsonLines:
-    """For scripts: every journal line, and every line of output, as JSON on standard output."""
+    """Prints for scripts: every journal line and every line of output, as JSON on standard output."""
 
     def record(self, line: KnownRecord) -> None:
         self._print(JOURNAL.to_dict(line))
@@ -161,9 +161,9 @@ class JsonLines:
 def switch_text(line: Switch) -> str:
     """`4 workers from step 31 on (join: w2, w3), pause 14.2 ms`."""
     who = [f"{word}: {', '.join(names)}" for word, names in (("joined", line.joined), ("left", line.left)) if names]
-    told = f" ({'; '.join(who)})" if who else ""
+    changes = f" ({'; '.join(who)})" if who else ""
     pause = f", pause {line.pause_ms:.1f} ms" if line.cause != "start" and line.pause_ms is not None else ""
-    return f"{line.cause}: {quantity(line.workers, 'worker')} from step {line.step} on{told}{pause}"
+    return f"{line.cause}: {quantity(line.workers, 'worker')} from step {line.step} on{changes}{pause}"
 
 
 def event_text(line: JournalEvent) -> str:

@@ -40,9 +40,9 @@ POLL_S = 0.1
 
 def scale(
     run: Run,
-    workers: Annotated[int, Argument(help="How many workers it shall have.")],
+    workers: Annotated[int, Argument(help="The new number of workers.")],
     *,
-    wait: Annotated[bool, Option("--wait", help="Return when the run trains with that many.")] = False,
+    wait: Annotated[bool, Option("--wait", help="Return when the run trains with this number.")] = False,
     timeout: Wait = 300.0,
     runs: Runs = None,
     json: Json = False,
@@ -93,7 +93,7 @@ def _wait_for_workers(folder: RunFolder, workers: int, *, timeout_s: float) -> D
 def stop(
     run: Run,
     *,
-    now: Annotated[bool, Option("--now", help="Do not wait for the step in flight.")] = False,
+    now: Annotated[bool, Option("--now", help="Do not wait for the current step.")] = False,
     wait: Annotated[bool, Option("--wait", help="Return when it has ended.")] = False,
     timeout: Wait = 120.0,
     runs: Runs = None,
@@ -126,7 +126,7 @@ def stop(
 def drain(
     run: Run,
     *,
-    agent: Annotated[str | None, Option(help="Which agent [default: the one that answers].", show_default=False)] = None,
+    agent: Annotated[str | None, Option(help="The agent to drain [default: the one that answers].", show_default=False)] = None,
     runs: Runs = None,
     json: Json = False,
     store: Store = None,
@@ -153,13 +153,13 @@ def drain(
 
 
 def pause(job: JobName, *, server: Server = None, output: Output = OutputFormat.TABLE) -> None:
-    """Sets a job of the server aside."""
+    """Pauses a job of the server."""
     with client(server) as api:
         server_commands.print_state(api.pause(job), output)
 
 
 def cancel(job: JobName, *, server: Server = None, output: Output = OutputFormat.TABLE) -> None:
-    """Ends a job of the server."""
+    """Cancels a job of the server."""
     with client(server) as api:
         server_commands.print_state(api.cancel(job), output)
 
@@ -170,7 +170,7 @@ def remove(
     server: Server = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Forgets ended jobs and removes their folders."""
+    """Removes ended jobs and their folders."""
     with client(server) as api:
         removed = [api.job(job) for job in jobs]
         for job, named in zip(removed, jobs, strict=True):

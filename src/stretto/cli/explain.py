@@ -1,4 +1,4 @@
-"""`stretto explain`: why a run had the batch sizes and the workers that it had."""
+"""`stretto explain`: explains the batch sizes and worker counts of a run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class DecisionRow(TypedDict):
 
 
 def decisions(records: list[Record]) -> list[DecisionRow]:
-    """Everything that was decided about batch and workers, in order, with the step it fell on."""
+    """All decisions about batch and workers, in order, with their steps."""
     began = records[0].t if records else 0.0
     step = 0
     rows: list[DecisionRow] = []

@@ -77,8 +77,8 @@ async def _reachable(plan: SshLaunch) -> None:
     """Every host answers and has what is needed, before anything is started on any."""
 
     async def look(target: Target) -> str:
-        code, said = await call(plan, target.host, ["version"], hear=lambda line: None)
-        return explain(target.host, code, said, folder=plan.folder) if code else ""
+        code, output = await call(plan, target.host, ["version"], hear=lambda line: None)
+        return explain(target.host, code, output, folder=plan.folder) if code else ""
 
     problems = [text for text in await asyncio.gather(*map(look, plan.targets)) if text]
     if problems:
@@ -98,10 +98,10 @@ def attach(
         raise Exit(follow(Path(console), pid, show=to_stdout, tail=tail))
     record = runs_folder(runs) / f"{job}.hosts.json"
     if not record.is_file():
-        known = sorted(path.name.removesuffix(".hosts.json") for path in runs_folder(runs).glob("*.hosts.json"))
+        jobs = sorted(path.name.removesuffix(".hosts.json") for path in runs_folder(runs).glob("*.hosts.json"))
         raise UsageError(
             f"no job {job!r} was started from here with --hosts ({record} is not there): "
-            f"{'there is ' + ', '.join(known) if known else 'see `stretto ps --store URL`'}"
+            f"{'there is ' + ', '.join(jobs) if jobs else 'see `stretto ps --store URL`'}"
         )
     plan = SshLaunch.load(record)
     terminal = Terminal(plan, record)
@@ -135,11 +135,11 @@ REPLACED = {
     "--json": 0,
     "--store-token": 1,
 }
-"""Options of `run` that every host gets anew, and how many words follow each."""
+"""Options of `run` that every host gets its own values for, and the number of words after each."""
 
 
 def own_words(options: Sequence[str]) -> list[str]:
-    """The options that were typed, without those that are said anew for every host."""
+    """The options as typed, without those that every host gets its own values for."""
     kept: list[str] = []
     skip = 0
     for word in options:
@@ -185,16 +185,16 @@ class Terminal:
         """Starts the agent there and shows its output."""
 
         def hear(line: str) -> None:
-            told = detached(line)
-            if told is not None and not target.console:
-                target.console, target.pid = told
+            detachment = detached(line)
+            if detachment is not None and not target.console:
+                target.console, target.pid = detachment
                 self._plan.save(self._record)
             else:
                 self._say(target, line)
 
-        code, said = await call(self._plan, target.host, words, hear=hear)
+        code, output = await call(self._plan, target.host, words, hear=hear)
         if not target.console:
-            raise JobFailed(explain(target.host, code, said, folder=self._plan.folder))
+            raise JobFailed(explain(target.host, code, output, folder=self._plan.folder))
         return await self.view(target, tail=0) if code == LOST else code
 
     async def view(self, target: Target, *, tail: int) -> int:
@@ -202,10 +202,10 @@ class Terminal:
         words = ["attach", self._plan.job, "--console", target.console, "--pid", str(target.pid), "--tail", str(tail)]
         for attempt in range(AGAIN):
             self._say(target, "(connecting again)" if attempt or not tail else "(attached)")
-            code, said = await call(self._plan, target.host, words, hear=lambda line: self._say(target, line))
+            code, output = await call(self._plan, target.host, words, hear=lambda line: self._say(target, line))
             if code != LOST:
                 return code
-            self._say(target, f"(the connection was lost, its agent goes on; {said.strip()[-200:] or 'ssh ended'})")
+            self._say(target, f"(the connection was lost, its agent goes on; {output.strip()[-200:] or 'ssh ended'})")
             await asyncio.sleep(2.0**attempt)
         self._say(target, f"(given up; the agent may well run: stretto attach {self._plan.job})")
         return LOST
@@ -232,8 +232,8 @@ class Terminal:
         silent: Callable[[str], None] = lambda line: None  # noqa: E731
         for target in self._plan.targets:
             if target.console:
-                code, said = await call(self._plan, target.host, words, hear=silent)
+                code, output = await call(self._plan, target.host, words, hear=silent)
                 if code == 0:
                     return
                 if not quiet:
-                    self._say(target, f"(could not be asked to stop the job: {said.strip()[-200:]})")
+                    self._say(target, f"(could not be asked to stop the job: {output.strip()[-200:]})")

@@ -1,4 +1,4 @@
-"""`stretto logs`: what workers print, each line with its worker's name."""
+"""`stretto logs`: prints the output of workers, each line with its worker's name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CHUNK = 1 << 20
 def command(
     run: Run,
     *,
-    follow: Annotated[bool, Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    follow: Annotated[bool, Option("--follow", "-f", help="Keep printing until the run ends.")] = False,
     worker: Annotated[str | None, Option(metavar="K", help="Only this worker: 3 or w3; `agent` for the agent's own.")] = None,
     runs: Runs = None,
     server: Server = None,
@@ -69,8 +69,8 @@ def print_logs(folder: RunFolder, *, follow: bool, worker: str | None) -> None:
         ended = not follow or folder.read(folder.result) is not None or not alive(folder)
         paths = _paths(folder, worker)
         if not paths and worker is not None and ended:
-            known = ", ".join(f"w{path.stem.removeprefix('worker-')}" for path in _paths(folder, None))
-            there = f"it has {known}, and agent" if known else "none of its workers has begun"
+            workers = ", ".join(f"w{path.stem.removeprefix('worker-')}" for path in _paths(folder, None))
+            there = f"it has {workers}, and agent" if workers else "none of its workers has begun"
             raise UsageError(f"run {folder.name!r} has no log of worker {worker!r}: {there}")
         for path in paths:
             tails.setdefault(path, _Tail(path)).print_new(last=ended)
@@ -86,7 +86,7 @@ class _Tail:
     rest: bytes = b""
 
     def print_new(self, *, last: bool) -> None:
-        """Whole lines; at the end also one that has no end."""
+        """Prints the complete lines; with `last`, the rest too."""
         stem = self.path.stem
         label = f"w{stem.removeprefix('worker-')}" if stem.startswith("worker-") else stem
         with open(self.path, "rb") as file:
@@ -106,5 +106,5 @@ def _paths(folder: RunFolder, worker: str | None) -> list[Path]:
     if worker is not None:
         path = folder.logs / "agent.log" if worker == "agent" else folder.logs / f"worker-{worker.removeprefix('w')}.log"
         return [path] if path.is_file() else []
-    found = [path for path in folder.logs.glob("worker-*.log") if re.fullmatch(r"worker-\d+", path.stem)]
-    return sorted(found, key=lambda path: int(path.stem.removeprefix("worker-")))
+    paths = [path for path in folder.logs.glob("worker-*.log") if re.fullmatch(r"worker-\d+", path.stem)]
+    return sorted(paths, key=lambda path: int(path.stem.removeprefix("worker-")))

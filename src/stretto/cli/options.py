@@ -1,4 +1,4 @@
-"""Every option that more than one verb has, declared once."""
+"""Options that several verbs share."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ Run = Annotated[
     ),
 ]
 JobName = Annotated[str, Argument(metavar="JOB", help="The job's id or name.", show_default=False)]
-Runs = Annotated[Path | None, Option("--runs", metavar="DIR", help="Where runs live [default: $STRETTO_RUNS or runs].")]
+Runs = Annotated[Path | None, Option("--runs", metavar="DIR", help="Folder of the runs [default: $STRETTO_RUNS or runs].")]
 Json = Annotated[bool, Option("--json", help="Print JSON for scripts.")]
-Output = Annotated[OutputFormat, Option("--output", "-o", help="How to print it.")]
-Quiet = Annotated[bool, Option("--quiet", "-q", help="Show only what goes wrong.")]
-Wait = Annotated[float, Option(help="Seconds to wait at most.")]
+Output = Annotated[OutputFormat, Option("--output", "-o", help="Output format.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Show only problems.")]
+Wait = Annotated[float, Option(help="Maximum number of seconds to wait.")]
 
 Server = Annotated[
     str | None, Option("--server", metavar="URL", help="The job server [default: $STRETTO_SERVER, or the saved login].")
 ]
-Pin = Annotated[bool, Option("--pin", help="For a job of the server: exactly this many, whatever the policy decides.")]
+Pin = Annotated[bool, Option("--pin", help="For a job of the server: exactly this number, whatever the policy decides.")]
 
 Store = Annotated[
     str | None, Option("--store", metavar="URL", help="For a job on several hosts: the store that they share.", show_default=False)

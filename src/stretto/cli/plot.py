@@ -54,11 +54,11 @@ MARKED = {"died": "x", "frozen": "*", "hung": "*", "silent": "*", "crashed": "x"
 """Events that are drawn, and their marks."""
 STYLES = ("-", "--", ":", "-.")
 WIDE = 100.0
-"""Values whose largest is so many times the smallest are drawn on a logarithmic scale."""
+"""Above this ratio of the largest to the smallest value, the scale is logarithmic."""
 
 
 def command(
-    run: Annotated[list[str], Argument(metavar="RUN...", help="One run, or several whose curves are laid over each other.")],
+    run: Annotated[list[str], Argument(metavar="RUN...", help="One run, or several to compare.")],
     *,
     output: Annotated[Path | None, Option("--output", "-o", help="[default: plot.png in the first run's folder]")] = None,
     metric: Annotated[str | None, Option(help="Which logged value [default: loss, or the first].", show_default=False)] = None,
@@ -110,7 +110,7 @@ def draw(folders: Sequence[RunFolder], path: Path, *, metric: str | None = None)
 
 
 def likeness(drawn: Sequence[Mapping[int, float]]) -> str:
-    """What several curves laid over each other do not show: whether they are one."""
+    """Whether the curves are identical, which a plot of overlapping curves does not show."""
     if len(drawn) < 2:
         return ""
     common = sorted(step for step in drawn[0] if all(step in values for values in drawn))
@@ -126,12 +126,12 @@ def _scale(drawn: Sequence[Mapping[int, float]]) -> str:
 
 
 def _metric(commits: Sequence[Commit], wanted: str | None, name: str) -> str:
-    known = list(dict.fromkeys(key for commit in commits for key in commit.metrics))
-    if not known:
+    metrics = list(dict.fromkeys(key for commit in commits for key in commit.metrics))
+    if not metrics:
         raise UsageError(f"run {name!r} has no logged values: call step.log(loss=loss) in the script")
-    if wanted is not None and wanted not in known:
-        raise UsageError(f"run {name!r} has no logged value {wanted!r}: it has {', '.join(known)}")
-    return wanted or ("loss" if "loss" in known else known[0])
+    if wanted is not None and wanted not in metrics:
+        raise UsageError(f"run {name!r} has no logged value {wanted!r}: it has {', '.join(metrics)}")
+    return wanted or ("loss" if "loss" in metrics else metrics[0])
 
 
 def _workers(axes: Axes, records: Sequence[Record], commits: Sequence[Commit], *, style: str, label: str, detailed: bool) -> None:
@@ -151,7 +151,7 @@ def _workers(axes: Axes, records: Sequence[Record], commits: Sequence[Commit], *
 
 
 def _annotate(axes: Axes, text: str, where: tuple[float, float], *, va: str, color: str = "black") -> None:
-    """To the right of the place, so that no line goes through it."""
+    """Writes the text to the right of the place, where no line crosses it."""
     axes.annotate(
         text,
         where,

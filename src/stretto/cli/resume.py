@@ -1,4 +1,4 @@
-"""`stretto resume`: goes on with a run from its last complete checkpoint, on any number of workers."""
+"""`stretto resume`: continues a run from its last complete checkpoint, on any number of workers."""
 
 from __future__ import annotations
 
@@ -29,13 +29,19 @@ def command(
     run: Run,
     *,
     workers: Annotated[
-        str | None, Option("--workers", "-w", metavar="N|A:B", help="How many now [default: as before].", show_default=False)
+        str | None,
+        Option(
+            "--workers", "-w", metavar="N|A:B", help="Number of workers, or fewest:most [default: as before].", show_default=False
+        ),
     ] = None,
-    start: Annotated[int | None, Option(help="How many to begin with [default: the fewest].", show_default=False)] = None,
+    start: Annotated[int | None, Option(help="Number of workers at the start [default: the minimum].", show_default=False)] = None,
     step: Annotated[
-        int | None, Option(help="From this checkpoint, or 0 to begin anew [default: the last complete one].", show_default=False)
+        int | None,
+        Option(help="Step of the checkpoint, or 0 to start from scratch [default: the last complete one].", show_default=False),
     ] = None,
-    allow_mixed: Annotated[bool, Option("--allow-mixed", help="Go on even if the bits will differ; it is recorded.")] = False,
+    allow_mixed: Annotated[
+        bool, Option("--allow-mixed", help="Continue even if the bits will differ; the journal records it.")
+    ] = False,
     runs: Runs = None,
     quiet: Quiet = False,
     json: Json = False,
@@ -79,7 +85,7 @@ def _entry(folder: RunFolder, checkpoints: Checkpoints, *, step: int | None) -> 
 
 
 def _options(folder: RunFolder, *, workers: str | None, start: int | None, allow_mixed: bool) -> RunOptions:
-    """What was asked for then, with what is asked for now. Enters the folder that the run was started in."""
+    """The options of the run, overridden by those of this call. Enters the folder that the run was started in."""
     document = folder.read(folder.request) or {}
     if document.get("restart_mode"):
         raise UsageError(

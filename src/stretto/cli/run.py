@@ -85,7 +85,7 @@ def _detached(flags: RunFlags) -> None:
 
 
 def watch(folder: RunFolder, start: Callable[[RunObserver], RunOutcome], *, quiet: bool, json: bool) -> None:
-    """Runs it in the foreground, to its end and its exit code."""
+    """Runs the job in the foreground and exits with its code."""
     if json:
         outcome = start(JsonLines())
     else:

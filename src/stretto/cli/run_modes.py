@@ -26,7 +26,7 @@ MODES = ("torchrun",)
 
 @dataclass(frozen=True, slots=True)
 class TorchrunFlags:
-    """torchrun's own, from the command line or from PET_* variables."""
+    """torchrun's flags, from the command line or from PET_* variables."""
 
     nnodes: str | None
     nproc_per_node: str | None
@@ -34,17 +34,17 @@ class TorchrunFlags:
 
     @staticmethod
     def read(*, nnodes: str | None, nproc_per_node: str | None, max_restarts: int | None) -> TorchrunFlags:
-        told = os.environ.get("PET_MAX_RESTARTS")
-        if max_restarts is None and told is not None and not told.isdigit():
-            raise UsageError(f"PET_MAX_RESTARTS={told!r} is no number of restarts")
+        restarts = os.environ.get("PET_MAX_RESTARTS")
+        if max_restarts is None and restarts is not None and not restarts.isdigit():
+            raise UsageError(f"PET_MAX_RESTARTS={restarts!r} is no number of restarts")
         return TorchrunFlags(
             nnodes if nnodes is not None else os.environ.get("PET_NNODES"),
             nproc_per_node if nproc_per_node is not None else os.environ.get("PET_NPROC_PER_NODE"),
-            max_restarts if max_restarts is not None else int(told) if told is not None else None,
+            max_restarts if max_restarts is not None else int(restarts) if restarts is not None else None,
         )
 
     def bounds(self, workers: tuple[int, int] | None, start: int | None) -> tuple[int, int, int | None]:
-        """Fewest, most and first number of workers. torchrun's number is the first one; --workers, if given, bounds it."""
+        """Minimum, maximum and initial number of workers. torchrun's number is the initial one; --workers, if given, bounds it."""
         one_node(self.nnodes)
         count = processes(self.nproc_per_node)
         if workers is not None:
@@ -71,7 +71,7 @@ def run_restart_mode(options: RunOptions, folder: RunFolder, *, observer: RunObs
 
 
 def replay_run(options: RunOptions, old: RunFolder, *, watch: Watch, quiet: bool) -> None:
-    """Repeats the old run and says whether it came out the same: another digest is exit code 1."""
+    """Repeats the old run and compares the digests: if they differ, the exit code is 1."""
     document = replay.plan(old)
     options = replay.again(options, old)
     folder = open_run(options)

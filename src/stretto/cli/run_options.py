@@ -20,40 +20,43 @@ RESTARTS = 3
 
 @dataclass(frozen=True, slots=True)
 class RunFlags:
-    """What the command line of `stretto run` says."""
+    """The options and arguments of `stretto run`."""
 
     script: Annotated[str | None, Argument(help="The training script; with --replay, that run's.", show_default=False)] = None
-    args: Annotated[list[str] | None, Argument(help="Everything after the script is the script's own.", show_default=False)] = None
+    args: Annotated[list[str] | None, Argument(help="Arguments of the script: everything after it.", show_default=False)] = None
     workers: Annotated[
         str | None,
         Option("--workers", "-w", metavar="N|A:B", show_default=False, help="How many: a number, or fewest:most [default: 1]."),
     ] = None
-    start: Annotated[int | None, Option(help="How many to begin with [default: the fewest].", show_default=False)] = None
+    start: Annotated[int | None, Option(help="Number of workers at the start [default: the minimum].", show_default=False)] = None
     name: Annotated[str | None, Option(help="The run's name [default: the script's, numbered].", show_default=False)] = None
     runs: Runs = None
-    threads: Annotated[int, Option(help="Intra-op threads of every worker; changes bits, so it is the job's.")] = 1
+    threads: Annotated[
+        int, Option(help="Intra-op threads per worker, the same for the whole job: the number changes the bits.")
+    ] = 1
     max_restarts: Annotated[
         int | None,
         Option(
             "--max-restarts",
             "--max_restarts",
             show_default=False,
-            help="Workers replaced after dying, in any five minutes [default: 3].",
+            help="Dead workers that are replaced within five minutes [default: 3].",
         ),
     ] = None
     digest_every: Annotated[int, Option(help="Compare the workers' states every N steps; 0 for never.")] = 0
     hang_timeout: Annotated[float | None, Option(help="Seconds allowed between two steps.", show_default=False)] = None
-    slice_timeout: Annotated[float, Option(help="Seconds that any slice may take; more where slices are slow.")] = 10.0
+    slice_timeout: Annotated[float, Option(help="Seconds that a slice may take; longer if slices are slow.")] = 10.0
     stall_timeout: Annotated[
-        float, Option(help="Seconds without progress after which a run says who waits where; more where steps are slow.")
+        float, Option(help="Seconds without progress after which a run reports which worker waits where; longer if steps are slow.")
     ] = STALL_S
     grace: Annotated[float, Option(help="Seconds that a graceful stop may take.")] = 30.0
-    allow_mixed: Annotated[bool, Option("--allow-mixed", help="Admit workers that would compute other bits.")] = False
+    allow_mixed: Annotated[bool, Option("--allow-mixed", help="Admit workers that would compute different bits.")] = False
     checkpoint: Annotated[str | None, Option(metavar="DIR|URL", help="Where checkpoints go.", show_default=False)] = None
     checkpoint_every: Annotated[
-        str | None, Option(metavar="N|30s", help="How often: steps, or a time [default: 100].", show_default=False)
+        str | None,
+        Option(metavar="N|30s", help="Interval between checkpoints, in steps or time [default: 100].", show_default=False),
     ] = None
-    keep: Annotated[int, Option(help="How many checkpoints are kept.")] = KEEP
+    keep: Annotated[int, Option(help="Number of checkpoints to keep.")] = KEEP
     restart_mode: Annotated[
         str | None,
         Option(
@@ -78,7 +81,7 @@ class RunFlags:
         str | None,
         Option(metavar="HOW", show_default=False, help="Let the job size itself: efficiency=0.6, utility, '+1 every 50 steps'."),
     ] = None
-    price: Annotated[float | None, Option(help="Of a worker for an hour, for --autoscale utility.", show_default=False)] = None
+    price: Annotated[float | None, Option(help="Price per worker and hour, for --autoscale utility.", show_default=False)] = None
     worth: Annotated[str | None, Option(help="What finishing is worth, such as 'decay(100, 2h)'.", show_default=False)] = None
     stragglers: Annotated[str, Option(help="Slow workers: rebalance, replace or ignore.")] = "rebalance"
     replay: Annotated[
@@ -101,11 +104,11 @@ class RunFlags:
         Option(
             metavar="NAME|ADDRESS",
             show_default=False,
-            help="With --store: where the other hosts reach this one [default: the way to the store].",
+            help="With --store: interface or address that other hosts reach [default: that of its route to the store].",
         ),
     ] = None
     host: Annotated[
-        str, Option("--host", help="With --store: what this host is called [default: its name].", show_default=False)
+        str, Option("--host", help="With --store: name of this host in the job [default: its host name].", show_default=False)
     ] = ""
     store_token: Annotated[
         str | None,
@@ -125,11 +128,11 @@ class RunFlags:
     ] = None
     hosts: Annotated[
         str | None,
-        Option(metavar="A,B,C:4", show_default=False, help="Start the job on these hosts over ssh and show what all of them say."),
+        Option(metavar="A,B,C:4", show_default=False, help="Start the job on these hosts over ssh and show the output of all."),
     ] = None
     detach: Annotated[bool, Option("--detach", hidden=True)] = False
     module: Annotated[str | None, Option("-m", hidden=True)] = None
-    tensorboard: Annotated[bool, Option(help="Write TensorBoard files where it is installed.")] = True
+    tensorboard: Annotated[bool, Option(help="Write TensorBoard files if TensorBoard is installed.")] = True
     quiet: Quiet = False
     json: Json = False
 

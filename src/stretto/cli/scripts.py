@@ -40,7 +40,7 @@ def check_launcher(script: str, args: Sequence[str], *, verb: str = "stretto run
 
 
 def no_module(module: str, *, verb: str = "stretto run") -> str:
-    """What is said to `-m pkg.module`."""
+    """The message for `-m pkg.module`."""
     path = module.replace(".", "/") + ".py"
     return (
         f"-m {module}: stretto runs script files, not modules: `{verb} {path}`; if the module needs its package, run a file "
@@ -75,14 +75,14 @@ def stray_flags(context: Context, script: str, args: Sequence[str]) -> list[str]
 
 
 def _given(context: Context) -> list[str]:
-    """The names of the options that the command line has."""
+    """The names of the options given on the command line."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
 
 
-def stray_hint(verb: str, rest: str, found: Sequence[str], *, name: str | None = None) -> str:
+def stray_hint(verb: str, rest: str, strays: Sequence[str], *, name: str | None = None) -> str:
     """`rest` is what follows the options: the script, for `submit` with what leads to it."""
-    words = shlex.join(found)
+    words = shlex.join(strays)
     return f"{words} after {name or rest} goes to the script; put it before: {verb} {words} {rest}"
 
 

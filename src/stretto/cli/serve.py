@@ -20,12 +20,12 @@ def command(
         ),
     ] = Path("~/.stretto"),
     database: Annotated[str | None, Option(metavar="URL", help="sqlite:///file or postgresql://… [default: in the home].")] = None,
-    host: Annotated[str, Option(help="The address to listen on; not loopback: TLS is needed.")] = "127.0.0.1",
-    port: Annotated[int, Option(help="0 for any free one.")] = 8787,
+    host: Annotated[str, Option(help="The address to listen on; any but loopback needs TLS.")] = "127.0.0.1",
+    port: Annotated[int, Option(help="The port; 0 for any free one.")] = 8787,
     tls_cert: Annotated[Path | None, Option(help="PEM file.", show_default=False)] = None,
     tls_key: Annotated[Path | None, Option(help="PEM file.", show_default=False)] = None,
-    allowed_host: Annotated[list[str] | None, Option(help="A further name of this server.", show_default=False)] = None,
-    slots: Annotated[int | None, Option(help="Slots of a node [default: GPUs, or cores].", show_default=False)] = None,
+    allowed_host: Annotated[list[str] | None, Option(help="Another host name of this server.", show_default=False)] = None,
+    slots: Annotated[int | None, Option(help="Slots per node [default: its GPUs, or its cores].", show_default=False)] = None,
     nodes: Annotated[int | None, Option(help="Nodes on this machine [default: 1].", show_default=False)] = None,
     price: Annotated[float | None, Option(help="Price per slot and hour [default: 0].", show_default=False)] = None,
     cluster: Annotated[
@@ -35,13 +35,11 @@ def command(
         list[str] | None,
         Option(metavar="KEY=VALUE", help="An option of the cluster; local: nodes, slots, price, nodes-file.", show_default=False),
     ] = None,
-    policy: Annotated[
-        str | None, Option(help="Who decides [default: what was chosen last, or goodput].", show_default=False)
-    ] = None,
+    policy: Annotated[str | None, Option(help="The policy [default: the last one chosen, or goodput].", show_default=False)] = None,
     interval: Annotated[float, Option(help="Seconds between decisions.")] = 10.0,
     policy_timeout: Annotated[float, Option(help="Seconds that a decision may take.")] = 5.0,
-    quota: Annotated[int | None, Option(help="Slots that one tenant may hold.", show_default=False)] = None,
-    cooldown: Annotated[float, Option(help="Seconds that a job is not grown again after a change.")] = 5.0,
+    quota: Annotated[int | None, Option(help="Maximum number of slots per tenant.", show_default=False)] = None,
+    cooldown: Annotated[float, Option(help="Seconds after a resize in which a job is not grown again.")] = 5.0,
 ) -> None:
     from stretto.clusters.registry import parse_options
     from stretto.server.serve import serve

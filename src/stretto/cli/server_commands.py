@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def ps(server: str | None, output: OutputFormat, *, all: bool) -> None:
-    """Lists jobs that have not ended; with `all` the ended ones too."""
+    """Lists jobs that have not ended; with `all`, all jobs."""
     with client(server) as api:
         jobs = [job for job in api.jobs() if all or not job.state.ended]
     if show(jobs, output):
@@ -85,7 +85,7 @@ def describe(job: JobDetails) -> None:
 
 
 def logs(name: str, server: str | None, output: OutputFormat, *, follow: bool, worker: str | None) -> None:
-    """Prints what the job's agent printed, or one worker's own log."""
+    """Prints the output of the job's agent, or of one worker."""
     source = "console" if worker is None else "agent" if worker == "agent" else f"worker-{worker.removeprefix('w')}"
     with client(server) as api:
         if not follow:
@@ -102,7 +102,7 @@ def logs(name: str, server: str | None, output: OutputFormat, *, follow: bool, w
 
 
 def scale(name: str, workers: int, server: str | None, output: OutputFormat, *, pin: bool) -> None:
-    """Sets the job's wish; `pin` makes it exact; 0 gives wish and pin back to the policy."""
+    """Sets the wanted number of workers. `pin` makes it exact; 0 removes wish and pin."""
     with client(server) as api:
         job = api.change(name, wish=None) if workers == 0 else api.scale(name, workers, pin=pin)
     if not show(job, output):
@@ -111,7 +111,7 @@ def scale(name: str, workers: int, server: str | None, output: OutputFormat, *, 
 
 
 def resume(name: str, server: str | None, output: OutputFormat) -> None:
-    """Takes a paused job back into the queue."""
+    """Puts a paused job back into the queue."""
     with client(server) as api:
         job = api.resume(name)
     print_state(job, output)

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 def nodes(
     *,
     cordon: Annotated[
-        str | None, Option(metavar="NODE", help="It gets no workers any more and loses those it has.", show_default=False)
+        str | None,
+        Option(metavar="NODE", help="Take the node out of use: it gets no new workers and loses those it has.", show_default=False),
     ] = None,
-    uncordon: Annotated[str | None, Option(metavar="NODE", help="It takes workers again.", show_default=False)] = None,
+    uncordon: Annotated[str | None, Option(metavar="NODE", help="Put the node back into use.", show_default=False)] = None,
     server: Server = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -48,9 +49,11 @@ def _jobs(jobs: dict[str, int], names: dict[str, str]) -> str:
 
 def policies(
     *,
-    use: Annotated[str | None, Option(metavar="NAME", help="Decide with this one from now on.", show_default=False)] = None,
-    what_if: Annotated[str | None, Option(metavar="NAME", help="Replay the last hours under this one.", show_default=False)] = None,
-    hours: Annotated[float, Option(help="Of --what-if.")] = 6.0,
+    use: Annotated[str | None, Option(metavar="NAME", help="Switch to this policy.", show_default=False)] = None,
+    what_if: Annotated[
+        str | None, Option(metavar="NAME", help="Replay the last hours under this policy.", show_default=False)
+    ] = None,
+    hours: Annotated[float, Option(help="With --what-if: hours to replay.")] = 6.0,
     server: Server = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -61,8 +64,14 @@ def policies(
             if not show(answer, output):
                 print(answer.sentence)
                 rows = [
-                    (one.policy, span(one.average_s), span(one.median_s), span(one.p99_s), f"{one.utilisation:.0%}")
-                    for one in (answer.baseline, answer.other)
+                    (
+                        outcome.policy,
+                        span(outcome.average_s),
+                        span(outcome.median_s),
+                        span(outcome.p99_s),
+                        f"{outcome.utilisation:.0%}",
+                    )
+                    for outcome in (answer.baseline, answer.other)
                 ]
                 table(("policy", "average", "median", "p99", "used"), rows)
             return
@@ -73,14 +82,14 @@ def policies(
 
 def events(
     job: Annotated[
-        str | None, Argument(metavar="[JOB]", help="The job's id or name; all jobs without one.", show_default=False)
+        str | None, Argument(metavar="[JOB]", help="The job's id or name [default: all jobs].", show_default=False)
     ] = None,
     *,
-    follow: Annotated[bool, Option("--follow", "-f", help="Go on with what happens.")] = False,
+    follow: Annotated[bool, Option("--follow", "-f", help="Keep printing new events.")] = False,
     server: Server = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Prints what happened to a job, or to all."""
+    """Prints the events of one job or of all jobs."""
     with client(server) as api:
         after = 0
         items: list[Event] = []
@@ -112,7 +121,7 @@ Id = Annotated[str, typer.Argument(metavar="TOKEN", help="Its id (t-…).", show
 
 @tokens.command("list")
 def list_tokens(*, server: Server = None, output: Output = OutputFormat.TABLE) -> None:
-    """All tokens, without their secrets."""
+    """Lists all tokens, without their secrets."""
     import time
 
     with client(server) as api:
@@ -136,12 +145,12 @@ def create(
     name: str,
     *,
     scope: Annotated[str, Option(help="viewer, submitter or admin.")] = "submitter",
-    tenant: Annotated[str, Option(help="Whose jobs it sees.")] = "default",
-    hours: Annotated[float | None, Option(help="Until it expires [default: never].", show_default=False)] = None,
+    tenant: Annotated[str, Option(help="The tenant whose jobs it may see.")] = "default",
+    hours: Annotated[float | None, Option(help="Hours until it expires [default: never].", show_default=False)] = None,
     server: Server = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """A new token. Its secret is shown once."""
+    """Creates a token. Its secret is shown once."""
     with client(server) as api:
         made = api.create_token(name, scope=scope, tenant=tenant, expires_s=None if hours is None else hours * 3600)
     if not show(made, output):
@@ -150,7 +159,7 @@ def create(
 
 @tokens.command("revoke")
 def revoke(token: Id, *, server: Server = None, output: Output = OutputFormat.TABLE) -> None:
-    """From now on it is refused."""
+    """Revokes a token: the server refuses it from now on."""
     with client(server) as api:
         api.revoke_token(token)
         revoked = [item for item in api.tokens().items if item.id == token]

@@ -1,4 +1,4 @@
-"""`stretto simulate`: what a policy would make of a workload, on virtual time."""
+"""`stretto simulate`: runs policies on a workload, in virtual time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class SimulateFlags:
-    """What the command line of `stretto simulate` says: each field is an option, with its default."""
+    """The options of `stretto simulate`: each field is an option, with its default."""
 
     workload: Annotated[Path | None, typer.Argument(metavar="WORKLOAD.csv", help="A row for each job.", show_default=False)] = None
     policy: Annotated[str, typer.Option("--policy", help="Policies, separated by commas.")] = "goodput"
@@ -48,19 +48,21 @@ class SimulateFlags:
         str | None, typer.Option("--nodes", help="COUNTxSLOTS[:KIND][@PRICE][*SPEED][~RECLAIMS], … [default: 16x4]")
     ] = None
     restart_cost: Annotated[
-        str, typer.Option("--restart-cost", help="Seconds that a change stops a job, or `measured`: stretto's own.")
+        str, typer.Option("--restart-cost", help="Seconds that a resize stops a job, or `measured`: as measured with stretto.")
     ] = "30"
-    pause: Annotated[float, typer.Option("--pause", help="With `measured`: seconds that the others pause at a change.")] = 0.3
-    start_up: Annotated[float, typer.Option("--start-up", help="With `measured`: seconds until a newcomer is ready.")] = 10.0
+    pause: Annotated[float, typer.Option("--pause", help="With `measured`: seconds that the other workers pause at a resize.")] = (
+        0.3
+    )
+    start_up: Annotated[float, typer.Option("--start-up", help="With `measured`: seconds until a new worker is ready.")] = 10.0
     declared: Annotated[bool, typer.Option("--declared", help="Jobs declare their lengths; policies may use them.")] = False
     history: Annotated[
-        bool, typer.Option("--history", help="Policies are told how much work finished jobs of the same application took.")
+        bool, typer.Option("--history", help="Let policies see how much work finished jobs of the same application took.")
     ] = False
     batching: Annotated[
         str | None, typer.Option("--batch", help="fixed, linear or adaptive [default: what the policy presupposes]")
     ] = None
     period: Annotated[float, typer.Option("--period", help="Seconds between decisions.")] = 60.0
-    on_events: Annotated[bool, typer.Option("--on-events", help="Decide also when jobs come and go.")] = False
+    on_events: Annotated[bool, typer.Option("--on-events", help="Also decide when jobs arrive and end.")] = False
     as_server: Annotated[
         bool,
         typer.Option(
@@ -69,8 +71,8 @@ class SimulateFlags:
         ),
     ] = False
     seed: Annotated[int, typer.Option("--seed", help="For noise, failures, reclaims and random policies.")] = 0
-    noise: Annotated[float, typer.Option("--noise", help="Relative error of what jobs measure.")] = 0.0
-    failures: Annotated[float, typer.Option("--failures", help="Failures of each node in a day.")] = 0.0
+    noise: Annotated[float, typer.Option("--noise", help="Relative error of measurements.")] = 0.0
+    failures: Annotated[float, typer.Option("--failures", help="Failures per node and day.")] = 0.0
     interference: Annotated[float, typer.Option("--interference", help="Speed lost by spread jobs that share a node.")] = 0.0
     profiles: Annotated[Path | None, typer.Option("--profiles", help="Folder of measured applications.")] = None
     server: Annotated[str | None, typer.Option("--from-server", metavar="URL", help="Replay what a job server recorded.")] = None
@@ -124,13 +126,13 @@ command = verb_of(SimulateFlags, simulate)
 def _policies(text: str) -> list[str]:
     from stretto.scheduling.registry import names
 
-    known = names()
+    policies = names()
     chosen = [name.strip() for name in text.split(",") if name.strip()]
     for name in chosen:
-        if name not in known:
-            raise UsageError(f"--policy {name}: there is no such policy: use {', '.join(known)}")
+        if name not in policies:
+            raise UsageError(f"--policy {name}: there is no such policy: use {', '.join(policies)}")
     if not chosen:
-        raise UsageError(f"--policy is empty: use one or more of {', '.join(known)}")
+        raise UsageError(f"--policy is empty: use one or more of {', '.join(policies)}")
     return list(dict.fromkeys(chosen))
 
 

@@ -75,7 +75,7 @@ def ps(
 
 
 def _status_or_damage(folder: RunFolder) -> Document:
-    """A run with damaged files does not hide the others."""
+    """The line of a run; one with damaged files does not hide the others."""
     try:
         return run_status(folder)
     except UsageError as error:
@@ -102,22 +102,22 @@ def show(run: Run, *, runs: Runs = None, json: Json = False, server: Server = No
     if on_server(server, runs, run):
         return server_commands.show_job(run, server, output)
     folder = folder_of(run, runs)
-    asked, now, records = folder.read(folder.request) or {}, run_status(folder), folder.records()
+    request, now, records = folder.read(folder.request) or {}, run_status(folder), folder.records()
     switches = [record for record in records if isinstance(record, Switch)]
     if output is not OutputFormat.TABLE:
-        return emit({**now, "asked": asked, "switches": [_switch(switch) for switch in switches]}, output)
+        return emit({**now, "asked": request, "switches": [_switch(switch) for switch in switches]}, output)
     console = Console(highlight=False)
-    console.print(_facts(folder, asked, now))
+    console.print(_facts(folder, request, now))
     if switches:
         console.print()
         console.print(_changes(switches))
-    told = [record for record in records if isinstance(record, JournalEvent) and record.what not in ROUTINE][-SHOWN:]
-    if told:
+    events = [record for record in records if isinstance(record, JournalEvent) and record.what not in ROUTINE][-SHOWN:]
+    if events:
         console.print()
-        console.print(_events(records, told))
+        console.print(_events(records, events))
 
 
-def _facts(folder: RunFolder, asked: Document, now: Document) -> Table:
+def _facts(folder: RunFolder, request: Document, now: Document) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -125,8 +125,8 @@ def _facts(folder: RunFolder, asked: Document, now: Document) -> Table:
         "run": folder.name,
         "folder": str(folder.path),
         "state": now["state"],
-        "script": " ".join([str(asked.get("script", "")), *asked.get("args", [])]),
-        "workers": _workers(asked, now),
+        "script": " ".join([str(request.get("script", "")), *request.get("args", [])]),
+        "workers": _workers(request, now),
         "steps": now.get("steps"),
         "metrics": ", ".join(f"{name} {value:.6g}" for name, value in _metrics(now).items()),
         "digest": now.get("digest"),
@@ -142,24 +142,24 @@ def _facts(folder: RunFolder, asked: Document, now: Document) -> Table:
     return table
 
 
-def _workers(asked: Document, now: Document) -> str:
-    bounds = f"{asked.get('least')} to {asked.get('most')}"
+def _workers(request: Document, now: Document) -> str:
+    bounds = f"{request.get('least')} to {request.get('most')}"
     if "members" not in now:
         return bounds
-    names = ", ".join(f"{one['worker']} (pid {one['pid']}, {one['phase']})" for one in now["workers"])
+    names = ", ".join(f"{worker['worker']} (pid {worker['pid']}, {worker['phase']})" for worker in now["workers"])
     return f"{now['members']} ({bounds}): {names}"
 
 
-def _switch(one: Switch) -> Document:
+def _switch(switch: Switch) -> Document:
     return {
-        "number": one.number,
-        "step": one.step,
-        "workers": one.workers,
-        "cause": one.cause,
-        "joined": one.joined,
-        "left": one.left,
-        "pause_ms": one.pause_ms,
-        "switch_ms": one.switch_ms,
+        "number": switch.number,
+        "step": switch.step,
+        "workers": switch.workers,
+        "cause": switch.cause,
+        "joined": switch.joined,
+        "left": switch.left,
+        "pause_ms": switch.pause_ms,
+        "switch_ms": switch.switch_ms,
     }
 
 
@@ -180,11 +180,11 @@ def _changes(switches: list[Switch]) -> Table:
     return table
 
 
-def _events(records: list[Record], told: list[JournalEvent]) -> Table:
+def _events(records: list[Record], events: list[JournalEvent]) -> Table:
     began = records[0].t if records else 0.0
     table = Table(box=None, pad_edge=False)
     for title in ("seconds", "what", "who", "text"):
         table.add_column(title, justify="right" if title == "seconds" else "left", overflow="fold")
-    for event in told:
+    for event in events:
         table.add_row(f"{event.t - began:.2f}", event.what, event.worker or "", event.text)
     return table

@@ -44,12 +44,12 @@ def _host(row: Document) -> str:
     return f"{row['agent']} {row['workers']}/{row['slots']}{' draining' if row['draining'] else ''}{cut}"
 
 
-async def _progress(directory: Directory, seen: JobListing) -> Document:
+async def _progress(directory: Directory, listing: JobListing) -> Document:
     """What only an agent knows: the step and the speed."""
-    if seen.chief is None:
+    if listing.chief is None:
         return {}
     try:
-        status = await directory.ask(seen, seen.chief, "status")
+        status = await directory.ask(listing, listing.chief, "status")
     except UsageError:
         return {}
     return {name: status.get(name) for name in ("step", "epoch", "steps_per_s", "metrics", "steps")}
@@ -58,24 +58,24 @@ async def _progress(directory: Directory, seen: JobListing) -> Document:
 async def scale(shared: StoreOptions, run: str, workers: int, output: OutputFormat, *, wait: bool, timeout_s: float) -> None:
     """Writes the wanted number of workers into the store; with `wait`, returns when the job trains with it."""
     async with Directory(shared) as directory:
-        seen = await directory.find(run)
-        _check(seen, workers)
+        listing = await directory.find(run)
+        _check(listing, workers)
         await directory.write(run, store_schema.WANTED, {"workers": workers})
         if wait:
-            seen = await _until(
+            listing = await _until(
                 directory,
                 run,
-                lambda one: one.members == workers and one.settled,
+                lambda job: job.members == workers and job.settled,
                 timeout_s=timeout_s,
                 why=f"train with {quantity(workers, 'worker')}",
             )
     if output is not OutputFormat.TABLE:
-        return emit(seen.row(), output)
-    print(f"{run}: {quantity(seen.members, 'worker')}" if wait else f"{run}: {quantity(workers, 'worker')} wanted")
+        return emit(listing.row(), output)
+    print(f"{run}: {quantity(listing.members, 'worker')}" if wait else f"{run}: {quantity(workers, 'worker')} wanted")
 
 
-def _check(seen: JobListing, workers: int) -> None:
-    job = seen.job
+def _check(listing: JobListing, workers: int) -> None:
+    job = listing.job
     least, most, slices = to_int(job["least"]), to_int(job["most"]), to_int(job.get("slices"))
     if not least <= workers <= most:
         raise UsageError(
@@ -94,21 +94,23 @@ async def stop(shared: StoreOptions, run: str, output: OutputFormat, *, now: boo
     async with Directory(shared) as directory:
         await directory.find(run)
         await directory.write(run, store_schema.STOP, {"now": now})
-        seen = await directory.read_job(run)
+        listing = await directory.read_job(run)
         if wait:
-            seen = await _until(directory, run, lambda one: not one.job or one.state == "stopped", timeout_s=timeout_s, why="end")
+            listing = await _until(
+                directory, run, lambda job: not job.job or job.state == "stopped", timeout_s=timeout_s, why="end"
+            )
     if output is not OutputFormat.TABLE:
-        return emit(seen.row(), output)
-    print(f"{run}: {seen.state if wait else 'stopping'}")
+        return emit(listing.row(), output)
+    print(f"{run}: {listing.state if wait else 'stopping'}")
 
 
 async def drain(shared: StoreOptions, run: str, output: OutputFormat, *, agent: str | None) -> None:
     """Lets one agent's workers leave, then the agent."""
     async with Directory(shared) as directory:
-        seen = await directory.find(run)
+        listing = await directory.find(run)
         if agent is None:
-            raise UsageError(f"say which agent of job {run!r} shall go, with --agent: it has {', '.join(seen.agents) or 'none'}")
-        name = seen.agent(agent)
+            raise UsageError(f"say which agent of job {run!r} shall go, with --agent: it has {', '.join(listing.agents) or 'none'}")
+        name = listing.agent(agent)
         await directory.write(run, store_schema.DRAINS + name, {"agent": name})
     if output is not OutputFormat.TABLE:
         return emit({"agent": name}, output)
@@ -119,25 +121,25 @@ async def logs(shared: StoreOptions, run: str, *, follow: bool, worker: str | No
     """Prints the logs of all hosts, each line with its worker's name."""
     places: dict[str, dict[str, int]] = {}
     async with Directory(shared) as directory:
-        seen = await directory.find(run)
+        listing = await directory.find(run)
         while True:
-            for agent in seen.agents:
-                await _print_log(directory, seen, agent, places.setdefault(agent, {}), worker)
+            for agent in listing.agents:
+                await _print_log(directory, listing, agent, places.setdefault(agent, {}), worker)
             if not follow:
                 return
             await asyncio.sleep(POLL_S)
-            seen = await directory.read_job(run)
-            if not seen.job:
+            listing = await directory.read_job(run)
+            if not listing.job:
                 return
 
 
-async def _print_log(directory: Directory, seen: JobListing, agent: str, places: dict[str, int], worker: str | None) -> None:
+async def _print_log(directory: Directory, listing: JobListing, agent: str, places: dict[str, int], worker: str | None) -> None:
     if worker is not None and "." in worker and worker.rpartition(".")[0] != agent:
         return
     more = True
     while more:
         try:
-            answer = await directory.ask(seen, agent, "log", worker=worker, places=places)
+            answer = await directory.ask(listing, agent, "log", worker=worker, places=places)
         except PeerUnreachable as error:
             print(f"agent {agent} does not answer: {error}", file=sys.stderr)
             return
@@ -154,12 +156,12 @@ async def _print_log(directory: Directory, seen: JobListing, agent: str, places:
 async def _until(directory: Directory, name: str, what: Callable[[JobListing], bool], *, timeout_s: float, why: str) -> JobListing:
     deadline = time.monotonic() + timeout_s
     while True:
-        seen = await directory.read_job(name)
-        if what(seen):
-            return seen
-        if time.monotonic() > deadline or (not seen.job and why != "end"):
+        listing = await directory.read_job(name)
+        if what(listing):
+            return listing
+        if time.monotonic() > deadline or (not listing.job and why != "end"):
             raise JobFailed(
-                f"job {name!r} does not {why} after {timeout_s:g} s (it is {seen.state}, with "
-                f"{quantity(seen.members, 'worker')}): see `stretto logs {name} --store {directory.url}`"
+                f"job {name!r} does not {why} after {timeout_s:g} s (it is {listing.state}, with "
+                f"{quantity(listing.members, 'worker')}): see `stretto logs {name} --store {directory.url}`"
             )
         await asyncio.sleep(POLL_S)

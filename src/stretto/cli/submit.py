@@ -24,16 +24,25 @@ def command(
     ],
     *,
     workers: Annotated[
-        str | None, Option("--workers", "-w", metavar="N|A:B", help="How many; before what a job file says.", show_default=False)
+        str | None,
+        Option(
+            "--workers",
+            "-w",
+            metavar="N|A:B",
+            help="Number of workers, or fewest:most; overrides the job file.",
+            show_default=False,
+        ),
     ] = None,
     name: Annotated[str | None, Option(help="The job's name [default: the script's].", show_default=False)] = None,
-    env: Annotated[list[str] | None, Option("--env", "-e", metavar="KEY=VALUE", help="Environment.", show_default=False)] = None,
-    workdir: Annotated[Path | None, Option(help="Where it runs [default: here].", show_default=False)] = None,
+    env: Annotated[
+        list[str] | None, Option("--env", "-e", metavar="KEY=VALUE", help="An environment variable.", show_default=False)
+    ] = None,
+    workdir: Annotated[Path | None, Option(help="The working directory [default: the current one].", show_default=False)] = None,
     priority: Annotated[int | None, Option(help="-100 to 100.", show_default=False)] = None,
-    deadline: Annotated[str | None, Option(help="2h, or a time.", show_default=False)] = None,
+    deadline: Annotated[str | None, Option(help="A duration such as 2h, or a time.", show_default=False)] = None,
     key: Annotated[str | None, Option(help="Repeating a submit with the same key is harmless.", show_default=False)] = None,
     plain: Annotated[bool, Option("--plain", help="Run the command as it is, as one process that is never scaled.")] = False,
-    wait: Annotated[bool, Option("--wait", help="Until it has ended; exit code 1 if it has not finished.")] = False,
+    wait: Annotated[bool, Option("--wait", help="Return when the job has ended; exit code 1 unless it has finished.")] = False,
     server: Server = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -96,20 +105,20 @@ def _job(what: list[str], *, workers: str | None, name: str | None, workdir: Pat
 
 
 def _name(words: list[str]) -> str:
-    """From the script: `python my_train.py` is `my-train`."""
+    """The default name, from the script: `python my_train.py` gives `my-train`."""
     script = next((word for word in words if word.endswith(".py")), words[0])
     return re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-")[:48] or "job"
 
 
 def _envs(pairs: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for pair in pairs:
         key, sign, value = pair.partition("=")
         if not sign or not key:
             lacks = "'='" if key else "name before '='"
             raise UsageError(f"--env {pair!r} has no {lacks}: write --env KEY=VALUE")
-        found[key] = value
-    return found
+        variables[key] = value
+    return variables
 
 
 def _deadline(text: str) -> float:

@@ -1,4 +1,4 @@
-"""Help in sections, and what the command line says to a mistake: one sentence with the value and the fix."""
+"""Help in sections, and messages about mistakes: one sentence with the value and the fix."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Details(TypedDict, total=False):
 
 
 def message(error: Any) -> str:
-    """What is printed: the help where a verb was called without anything, else the mistake and its fix."""
+    """The text to print: the help if a verb was called without arguments, else the mistake and its fix."""
     return str(error.format_message()) if type(error).__name__ == "NoArgsIsHelpError" else f"error: {sentence(error)}"
 
 
@@ -104,7 +104,7 @@ def _named(parameter: TyperArgument | TyperOption) -> str:
 
 
 def _described(parameter: TyperArgument | TyperOption) -> str:
-    """`WORKERS (how many workers it shall have)`."""
+    """`WORKERS (the new number of workers)`."""
     text = (parameter.help or "").rstrip(".")
     return f"{_named(parameter)} ({text[:1].lower()}{text[1:]})" if text else _named(parameter)
 
@@ -158,7 +158,7 @@ class Sectioned(typer.core.TyperCommand):
             if row is not None:
                 title = "Arguments" if parameter.param_type_name == "argument" else titles.get(parameter.name or "", "Options")
                 rows[title].append(row)
-        for title, found in rows.items():
-            if found:
+        for title, records in rows.items():
+            if records:
                 with formatter.section(title):
-                    formatter.write_dl(found)
+                    formatter.write_dl(records)

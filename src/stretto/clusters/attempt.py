@@ -21,6 +21,7 @@ from typing import cast
 
 from stretto.clusters.base import Assignment, Stop
 from stretto.core.errors import SchemaError
+from stretto.core.files import replacing
 from stretto.core.journal import JOURNAL, Record
 from stretto.core.schema import Json, parse
 
@@ -49,7 +50,6 @@ class JobAttempt:
     run: Path
     tail: JournalTail
     process: subprocess.Popen[bytes] | None = None
-    launched_at: float = 0.0
     reported: bool = False
     """Its start was reported."""
     requested: int | None = None
@@ -85,8 +85,8 @@ class JobAttempt:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not (self.folder / "exit.json").exists():
-                (self.folder / "exit.new").write_text(json.dumps({"code": None, "t": time.time(), "text": ""}))
-                os.replace(self.folder / "exit.new", self.folder / "exit.json")
+                with replacing(self.folder / "exit.json") as exit_file:
+                    exit_file.write(json.dumps({"code": None, "t": time.time(), "text": ""}).encode())
                 end_strays(self.assignment.job, self.assignment.attempt)
             return True
         except OSError:
@@ -129,7 +129,6 @@ class JobAttempt:
             close_fds=True,
             umask=0o077,
         )
-        self.launched_at = time.monotonic()
         try:
             os.sched_setaffinity(self.process.pid, cpus)
         except OSError:

@@ -188,7 +188,10 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def write(path: Path, value: dict[str, object]) -> None:
-    """Whole or not at all; tried again while the disk is full, because this file proves that the attempt has ended."""
+    """Replaces a file as a whole. Retries while the disk is full, because this file proves that the attempt has ended.
+
+    A copy of `core.files.replacing` in short: the shim imports nothing but the standard library.
+    """
     fresh = path.with_suffix(".new")
     for _ in range(600):
         try:

@@ -27,7 +27,7 @@ from stretto.server.api.views import JobLines, allocation
 from stretto.server.decisions.policy_runner import Runner, names
 from stretto.server.decisions.scheduler_loop import SchedulerLoop
 from stretto.server.jobs.job_store import JobStore
-from stretto.server.jobs.state import NewEvent, Record
+from stretto.server.jobs.state import JobRecord, NewEvent
 from stretto.server.reconciler import Reconciler
 from stretto.server.settings import ServerSettings
 from stretto.server.storage.database import Lock, connect, migrate
@@ -80,7 +80,7 @@ class Server:
         gc.set_threshold(*GC)
 
     async def stop(self) -> None:
-        """Jobs go on; the next server finds them again."""
+        """Stops the server. Jobs continue; the next server finds them again."""
         self.stopping.set()
         for reader in list(self.hub.readers):
             reader.awake.set()
@@ -104,7 +104,7 @@ class Server:
             if not await asyncio.to_thread(self.lock.alive):
                 await self.conductor.alarm("lock", "the database session that holds this server's lock was lost: restart it")
 
-    def reason(self, record: Record) -> str:
+    def reason(self, record: JobRecord) -> str:
         """Why a job has its size or waits; the cluster's own reason comes first."""
         pending = self.conductor.pending.get(record.id)
         return f"waits for the cluster: {pending}" if pending else self.decider.reason(record)
@@ -124,7 +124,7 @@ def build(settings: ServerSettings, *, cluster: Cluster | None = None) -> Server
     hub = EventBroadcaster(
         summary=lambda job, tenant: lines.of(job, tenant),
         allocation=lambda tenant: allocation(server, tenant).model_dump_json(),
-        event=lambda one: dump(views.event(one)),
+        event=lambda event: dump(views.event(event)),
     )
 
     def publish(stored: Sequence[Stored]) -> None:
@@ -145,10 +145,10 @@ def build(settings: ServerSettings, *, cluster: Cluster | None = None) -> Server
 
 
 def _policy(settings: ServerSettings, storage: Storage) -> str:
-    known = names()
+    policies = names()
     chosen = settings.policy or str(storage.setting("policy") or "") or DEFAULT_POLICY
-    if chosen not in known:
-        raise UsageError(f"--policy {chosen!r} does not exist: choose one of {', '.join(sorted(known))}")
+    if chosen not in policies:
+        raise UsageError(f"--policy {chosen!r} does not exist: choose one of {', '.join(sorted(policies))}")
     return chosen
 
 

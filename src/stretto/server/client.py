@@ -41,7 +41,7 @@ class Request(TypedDict, total=False):
 
 
 class ServerError(StrettoError):
-    """The server said no, or could not be reached. `status` is 0 for the latter."""
+    """The server refused a request, or could not be reached; then `status` is 0."""
 
     def __init__(self, text: str, *, status: int = 0, errors: list[dict[str, str]] | None = None) -> None:
         super().__init__(text)
@@ -263,7 +263,7 @@ class Client:
         self._raw("DELETE", f"/v1/tokens/{token}")
 
     def stream(self, *, job: str | None = None, last_event_id: int | None = None) -> Iterator[Frame]:
-        """What happens, until the connection ends. Resume with the last `id` that was seen."""
+        """Messages, until the connection ends. Resume with the last `id` that was seen."""
         headers = {"Last-Event-ID": str(last_event_id)} if last_event_id is not None else {}
         query = {"job": self.resolve(job)} if job else {}
         timeout = httpx.Timeout(30.0, read=30.0)

@@ -1,4 +1,4 @@
-"""What the server shows of itself: alarms, and the metrics that Prometheus reads."""
+"""Alarms, and metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An alarm that is up: since when, and how often it was raised again."""
+    """A raised alarm: since when, and how often it was raised again."""
 
     name: str
     text: str
@@ -19,18 +19,18 @@ class Raised:
 
 @dataclass(slots=True)
 class Alarms:
-    """Alarms that are up, by name: each says what somebody should look at, until it is cleared."""
+    """Raised alarms, by name: problems that need attention, until they are cleared."""
 
     raised: dict[str, Raised] = field(default_factory=dict[str, Raised])
 
     def up(self, name: str, text: str, *, now: float) -> bool:
-        """True if it is new, or says something else than before."""
+        """True if the alarm is new or its text has changed."""
         before = self.raised.get(name)
         self.raised[name] = replace(before, text=text, count=before.count + 1) if before else Raised(name, text, now)
         return before is None or before.text != text
 
     def down(self, name: str) -> bool:
-        """True if it was up."""
+        """True if the alarm was raised."""
         return self.raised.pop(name, None) is not None
 
 

@@ -25,7 +25,7 @@ from stretto.server.jobs.command import loader_environment, work_of
 from stretto.server.jobs.exit_classification import ending
 from stretto.server.jobs.job_store import JobStore
 from stretto.server.jobs.run_progress import RunProgress
-from stretto.server.jobs.state import Conflict, NewEvent, Record
+from stretto.server.jobs.state import Conflict, JobRecord, NewEvent
 from stretto.server.models import ACTIVE, JobState
 from stretto.server.observability import Alarms, PrometheusMetrics
 from stretto.server.settings import ServerSettings
@@ -46,7 +46,7 @@ TRIES = 5
 
 
 class Written(Enum):
-    """What became of events."""
+    """Outcomes of events."""
 
     DONE = 1
     OWED = 2
@@ -68,13 +68,12 @@ class Reconciler:
     measures: PrometheusMetrics = field(default_factory=PrometheusMetrics)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     triggers: list[str] = field(default_factory=list[str])
-    watching: bool = False
     pending: dict[str, str] = field(default_factory=dict[str, str])
     """Jobs whose processes the cluster has not placed yet, and its reasons."""
     _granted: dict[str, int] = field(default_factory=dict[str, int])
     _begun: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
     _lingering: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
-    """Jobs that have ended for us while their processes are still there: (life, workers)."""
+    """Jobs whose records have ended but whose processes still exist: (life, workers)."""
     _owed: dict[str, list[NewEvent]] = field(default_factory=dict[str, list[NewEvent]])
     """Events that could not be written: they come before everything else of their job."""
     _starting: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float])
@@ -89,7 +88,7 @@ class Reconciler:
         self.wake.set()
 
     def adopt(self) -> None:
-        """After a start: jobs whose records are active may be running already."""
+        """Takes over after a start: jobs with active records may be running already."""
         for record in self.book.with_state(*ACTIVE):
             self._granted[record.id] = max(record.workers, record.wanted)
             self._begun.add((record.id, record.life))
@@ -112,15 +111,15 @@ class Reconciler:
                 wanted.append(self._assignment(record, granted))
         return wanted
 
-    def _claim(self, record: Record) -> Claim:
+    def _claim(self, record: JobRecord) -> Claim:
         begun = (record.id, record.life) in self._begun
         have = max(record.workers, self._granted.get(record.id, 0)) if begun else 0
         leaving = record.state in (JobState.PAUSING, JobState.CANCELLING)
         return Claim(record.id, have, have if leaving else record.wanted, record.spec.elastic.min, begun, record.submitted_at)
 
-    def _assignment(self, record: Record, granted: int) -> Assignment:
+    def _assignment(self, record: JobRecord, granted: int) -> Assignment:
         stop = {JobState.PAUSING: Stop.GRACEFUL, JobState.CANCELLING: Stop.NOW}.get(record.state)
-        known = self.book.known[record.id]
+        progress = self.book.progress[record.id]
         return Assignment(
             job=record.id,
             attempt=record.life,
@@ -133,7 +132,7 @@ class Reconciler:
             env={**record.spec.envs, **loader_environment(record.spec.elastic)},
             workdir=record.spec.workdir,
             restarts=record.spec.restarts,
-            journal_offset=known.offset if known.run == record.run else 0,
+            journal_offset=progress.offset if progress.run == record.run else 0,
             stop=stop,
         )
 
@@ -144,7 +143,6 @@ class Reconciler:
 
     async def watch(self) -> None:
         async for events in self.cluster.watch():
-            self.watching = True
             await self.handle(events)
 
     async def handle(self, events: Sequence[ClusterEvent]) -> None:
@@ -174,19 +172,19 @@ class Reconciler:
         self.hub.allocated()
         self.trigger("nodes changed")
 
-    async def _handle_event(self, record: Record, event: ClusterEvent) -> bool:
+    async def _handle_event(self, record: JobRecord, event: ClusterEvent) -> bool:
         """True if it may have made room, or changed what should run."""
-        known = self.book.known[record.id]
+        progress = self.book.progress[record.id]
         match event.kind:
             case EventKind.STARTED | EventKind.ADOPTED:
-                known.renew(life=record.life, run=record.run)
+                progress.renew(life=record.life, run=record.run)
                 self.pending.pop(record.id, None)
                 await self._write(record, _begun(record, event))
                 return False
             case EventKind.LINES:
-                return await self._lines(record, known, event)
+                return await self._lines(record, progress, event)
             case EventKind.GONE:
-                return await self._gone(record, known, event)
+                return await self._gone(record, progress, event)
             case EventKind.PENDING:
                 if self.pending.get(record.id) != event.text:
                     self.pending[record.id] = event.text
@@ -197,10 +195,10 @@ class Reconciler:
                     await self._write(record, [NewEvent("worker", event.text, {"what": "trouble"})])
                 return False
 
-    async def _lines(self, record: Record, known: RunProgress, event: ClusterEvent) -> bool:
-        known.renew(life=record.life, run=record.run)
-        reading = journal_events.read(record, known, event.lines)
-        known.offset = event.offset
+    async def _lines(self, record: JobRecord, progress: RunProgress, event: ClusterEvent) -> bool:
+        progress.renew(life=record.life, run=record.run)
+        reading = journal_events.read(record, progress, event.lines)
+        progress.offset = event.offset
         self.book.buffered.setdefault(record.id, []).extend(reading.points)
         self._dirty[record.id] = None
         self.hub.progressed(record.id, reading.points)
@@ -210,26 +208,26 @@ class Reconciler:
             self.measures.lost.inc(reading.lost)
         if reading.drafts:
             await self._write(record, reading.drafts)
-        self._watch_limits(record, known)
-        if known.stalled:
-            await self.alarm(f"stalled {record.id}", f"job '{record.name}' is stalled: {known.stalled}")
+        self._watch_limits(record, progress)
+        if progress.stalled:
+            await self.alarm(f"stalled {record.id}", f"job '{record.name}' is stalled: {progress.stalled}")
         else:
             await self.clear(f"stalled {record.id}")
         if reading.model:
             self.trigger(f"a model of {record.name}")
         return any(draft.kind in ("ready", "resized") for draft in reading.drafts)
 
-    def _watch_limits(self, record: Record, known: RunProgress) -> None:
+    def _watch_limits(self, record: JobRecord, progress: RunProgress) -> None:
         if record.spec.elastic.plan or record.spec.elastic.autoscale is not None:
-            now = limits(record, known)
+            now = limits(record, progress)
             if self._limits.get(record.id, now) != now:
                 self.trigger(f"the limits of {record.name}")
             self._limits[record.id] = now
 
-    async def _gone(self, record: Record, known: RunProgress, event: ClusterEvent) -> bool:
+    async def _gone(self, record: JobRecord, progress: RunProgress, event: ClusterEvent) -> bool:
         resumable = await self.cluster.resumable(RunRef(record.id, record.life, record.run))
         for _ in range(TRIES):
-            draft = ending(record, known, event, resumable=resumable)
+            draft = ending(record, progress, event, resumable=resumable)
             if await self._write(record, [draft]) is not Written.LATE:
                 break
             # Somebody cancelled or paused it in this very moment: what its end means is decided again.
@@ -241,7 +239,7 @@ class Reconciler:
         self.trigger(f"{record.name} is gone")
         return True
 
-    async def _write(self, record: Record, drafts: Sequence[NewEvent]) -> Written:
+    async def _write(self, record: JobRecord, drafts: Sequence[NewEvent]) -> Written:
         """Appends; if the database is down, the events are owed, and come before everything else of this job later."""
         owed = [*self._owed.pop(record.id, []), *drafts]
         try:
@@ -256,7 +254,7 @@ class Reconciler:
             log.info("an event of %s came too late: %s", record.id, error)
             return Written.LATE
 
-    def _observe(self, before: Record, after: Record) -> None:
+    def _observe(self, before: JobRecord, after: JobRecord) -> None:
         if after.restarts > before.restarts:
             self.measures.restarts.inc()
         if before.started_at is None and after.started_at is not None:
@@ -312,7 +310,7 @@ class Reconciler:
                 await self.apply()
         self._starting = current
 
-    async def fail(self, record: Record, error: str) -> None:
+    async def fail(self, record: JobRecord, error: str) -> None:
         """Ends a job that still has processes: they are stopped, and hold their slots until they are gone."""
         draft = NewEvent("failed", f"failed: {error}", {"error": error, "class": "not ready"})
         if await self._write(record, [draft]) is Written.DONE:
@@ -320,10 +318,10 @@ class Reconciler:
             self.trigger(f"{record.name} failed")
             await self.apply()
 
-    def cost(self, record: Record) -> float:
+    def cost(self, record: JobRecord) -> float:
         nodes = {node.name: node.price for node in self.cluster.nodes()}
         price = max((nodes.get(name, 0.0) for name in record.nodes or nodes), default=0.0)
-        return self.book.known[record.id].worker_seconds / 3600.0 * price
+        return self.book.progress[record.id].worker_seconds / 3600.0 * price
 
     # -- alarms --------------------------------------------------------------------------------------------------
 
@@ -356,7 +354,7 @@ class Reconciler:
                 await asyncio.sleep(AGAIN_S)
 
 
-def _begun(record: Record, event: ClusterEvent) -> list[NewEvent]:
+def _begun(record: JobRecord, event: ClusterEvent) -> list[NewEvent]:
     if event.kind is EventKind.ADOPTED:
         drafts = [NewEvent("adopted", "found again: it was running while the server was not", {"life": record.life})]
     else:

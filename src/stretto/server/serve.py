@@ -1,10 +1,9 @@
-"""`stretto serve`: one process, until SIGTERM or Ctrl-C. Jobs go on without it."""
+"""`stretto serve`: one process, until SIGTERM or Ctrl-C. Jobs continue without it."""
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import socket
 import sys
 import time
@@ -13,6 +12,7 @@ from collections.abc import Callable
 import uvicorn
 
 from stretto.core.errors import UsageError
+from stretto.core.files import replacing
 from stretto.server.app import Server, build, create_app
 from stretto.server.settings import ServerSettings, read_login
 from stretto.server.storage.tokens import first_token
@@ -73,9 +73,6 @@ def login(server: Server, *, port: int) -> str:
     token = saved[1] if saved else ""
     if not token or server.tokens.check(token, now=time.time()) is None:
         token = first_token(server.tokens).secret
-    fresh = path.with_suffix(".new")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump({"url": address(server.settings, port), "token": token}, file)
-    os.replace(fresh, path)
+    with replacing(path, mode=0o600) as file:
+        file.write(json.dumps({"url": address(server.settings, port), "token": token}).encode())
     return token

@@ -17,7 +17,7 @@ from stretto.core.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """What `stretto serve` can be told. `checked` refuses values that do not go together."""
+    """The options of `stretto serve`. `checked` refuses values that do not go together."""
 
     home: Path = Path("~/.stretto")
     database: str | None = None
@@ -29,18 +29,18 @@ class ServerSettings:
     cluster: str = DEFAULT
     """A name of the registry (`clusters/registry.py`) or `module:attribute`."""
     cluster_options: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Validated by the cluster. The next three are short for options of the same names."""
+    """Validated by the cluster. The next three are short forms of options with the same names."""
     slots: int | None = None
     nodes: int | None = None
     price: float | None = None
     policy: str | None = None
-    """None: what was chosen last, else `goodput` if there is one, else `fifo`."""
+    """None for the last one chosen, else `goodput` if there is one, else `fifo`."""
     interval_s: float = 10.0
     policy_timeout_s: float = 5.0
     quota: int | None = None
     """The most slots that the jobs of one tenant may hold together."""
     cooldown_s: float = 5.0
-    """A job that was resized is left alone for so long, unless somebody waits for its minimum."""
+    """Seconds after a resize in which a job is not resized again, unless another job waits for its minimum."""
     turn_s: float = 120.0
     """A job that was started is not set back to the queue before, except for one of a higher priority."""
     rate: float = 200.0

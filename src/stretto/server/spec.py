@@ -1,4 +1,4 @@
-"""What a job is asked to be: the one shape of job files, of `stretto submit` and of `POST /v1/jobs`.
+"""The spec of a job: the one shape of job files, `stretto submit` and `POST /v1/jobs`.
 
 It is SkyPilot's shape (`name, workdir, envs, resources, run`) plus `elastic`, `priority`, `deadline` and
 `price_limit`. Unknown keys are errors everywhere: a misspelt limit that is silently ignored costs somebody a night of
@@ -59,7 +59,7 @@ class Resources(Strict):
 
 
 class Autoscale(Strict):
-    """How a job sizes itself inside what the policy gives it."""
+    """How a job sizes itself within the policy's allocation."""
 
     efficiency: float | None = Field(
         default=None, gt=0, le=1, description="grow while each added worker brings this much of what one without it brings"
@@ -164,11 +164,11 @@ class JobSpec(Strict):
         return isinstance(self.run, str)
 
     def masked(self) -> JobSpec:
-        """The same without its secrets: what leaves the server."""
+        """A copy without secrets, which may leave the server."""
         return self.model_copy(update={"envs": {key: mask(key, value) for key, value in self.envs.items()}})
 
     def secrets(self) -> tuple[str, ...]:
-        """Values that have to be masked wherever they turn up; very short ones would mask everything."""
+        """Values that are masked wherever they appear; very short ones are left out, because they would mask everything."""
         return tuple(
             sorted(
                 {value for key, value in self.envs.items() if SECRET.search(key) and len(value) >= 4},

@@ -1,4 +1,4 @@
-"""What pydantic finds wrong, in the words of a job file. None of its own words reach a user."""
+"""What pydantic finds wrong, in the words of a job file. Users see none of pydantic's own messages."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ MOST_TEXT = 500
 
 
 def words(error: ErrorDetails) -> str:
-    """One mistake. Never the input: it may be a secret."""
+    """The message for one mistake. It never contains the input, which may be a secret."""
     kind, context = error["type"], error.get("ctx") or {}
     if kind == "value_error":
         return str(error.get("msg", "is not valid")).removeprefix("Value error, ")[:MOST_TEXT]

@@ -7,15 +7,6 @@ export interface Alarm {
   count: number;
 }
 
-export interface Allocation {
-  decision: number | null;
-  t: number | null;
-  policy: string;
-  slots: number;
-  free: number;
-  items: Share[];
-}
-
 export interface Autoscale {
   /** grow while each added worker brings this much of what one without it brings */
   efficiency?: number | null;
@@ -38,26 +29,23 @@ export interface Change {
   reason: string;
 }
 
+export interface ClusterAllocation {
+  decision: number | null;
+  t: number | null;
+  policy: string;
+  slots: number;
+  free: number;
+  items: Share[];
+}
+
 export interface Competitor {
   job: string;
   name: string;
   workers: number;
 }
 
-export interface Decision {
-  id: number;
-  t: number;
-  trigger: string;
-  policy: string;
-  seconds: number;
-  /** the policy failed, and the old allocation was kept */
-  kept: boolean;
-  alarm: string | null;
-  changes: Change[];
-}
-
 export interface DecisionPage {
-  items: Decision[];
+  items: PolicyDecision[];
   next: number | null;
 }
 
@@ -109,7 +97,16 @@ export interface History {
   items: Bar[];
 }
 
-export interface Job {
+export interface JobChange {
+  priority?: number | null;
+  deadline?: number | null;
+  price_limit?: number | null;
+  plan?: Stage[] | null;
+  /** `null` gives a wish or a pin back to the policy */
+  wish?: null;
+}
+
+export interface JobDetails {
   id: string;
   name: string;
   tenant: string;
@@ -153,15 +150,6 @@ export interface Job {
   cost: number;
   /** the name of its run folder */
   run: string | null;
-}
-
-export interface JobChange {
-  priority?: number | null;
-  deadline?: number | null;
-  price_limit?: number | null;
-  plan?: Stage[] | null;
-  /** `null` gives a wish or a pin back to the policy */
-  wish?: null;
 }
 
 export interface JobPage {
@@ -327,6 +315,18 @@ export interface Policy {
 
 export interface PolicyChoice {
   name: string;
+}
+
+export interface PolicyDecision {
+  id: number;
+  t: number;
+  trigger: string;
+  policy: string;
+  seconds: number;
+  /** the policy failed, and the old allocation was kept */
+  kept: boolean;
+  alarm: string | null;
+  changes: Change[];
 }
 
 export interface Problem {

@@ -4,7 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { errorMessage } from "../api/api-error";
 import { api } from "../api/client";
-import type { Allocation, Decision, DecisionPage, History, JobPage, Node, Nodes, Overview } from "../api/types";
+import type { Allocation, DecisionPage, History, JobPage, Node, Nodes, Overview, PolicyDecision } from "../api/types";
 import { EventList } from "../components/event-list";
 import { EmptyState, ErrorMessage, Loading } from "../components/feedback";
 import { JobDot } from "../components/job-cells";
@@ -298,7 +298,7 @@ function DecisionsCard({ page }: { page: DecisionPage | null }) {
   );
 }
 
-function DecisionItem({ decision }: { decision: Decision }) {
+function DecisionItem({ decision }: { decision: PolicyDecision }) {
   return (
     <li>
       <time>{formatTime(decision.t, clock.peek())}</time>

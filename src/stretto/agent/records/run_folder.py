@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
 from stretto.core.errors import RunNotFound, UsageError
+from stretto.core.files import replacing
 from stretto.core.journal import Record, parse
 from stretto.core.json_types import JsonObject, to_object
 
@@ -155,13 +154,5 @@ def every(runs: Path) -> Iterator[RunFolder]:
 def write_json(path: Path, document: Mapping[str, object], *, mode: int = 0o644) -> None:
     """Whole or not at all: readers never see half of it."""
     text = json.dumps(document, indent=1, default=str) + "\n"
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, mode)
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    with replacing(path, mode=mode) as file:
+        file.write(text.encode())

@@ -1,4 +1,4 @@
-"""Errors as the API's one shape. What a client did wrong is told; what went wrong inside is logged, not shown."""
+"""Errors as the API's one shape. Clients see their own mistakes in full; internal errors are logged, not shown."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MOST_ERRORS = 20
 
 
 class NotValid(HTTPException):
-    """A key of a job's spec that cannot be as it is: the page shows the text beside it."""
+    """An invalid key of a job's spec: the page shows the text beside it."""
 
     def __init__(self, at: str, text: str) -> None:
         super().__init__(422, f"{at}: {text}")

@@ -1,6 +1,6 @@
-"""What stands before every route: names, origins, sizes, rates and tokens, in this order, before any body is parsed.
+"""Checks before every route: host names, origins, sizes, rates and tokens, in this order, before any body is parsed.
 
-- Host: only names that this server was told it has, so that a page of somebody else whose name resolves to loopback
+- Host: only the configured names of this server, so that a foreign page whose name resolves to loopback
   (DNS rebinding) is refused. Origin: a browser says where a script comes from; only this server's own pages may call
   it.
 - A bearer header and no cookies: a browser adds nothing by itself, so there is nothing to forge across sites.
@@ -37,7 +37,7 @@ HEADERS = [
 
 @dataclass(slots=True)
 class Buckets:
-    """Token buckets, the least recently used forgotten first."""
+    """Token buckets; the least recently used ones are evicted first."""
 
     rate: float
     burst: float
@@ -60,7 +60,7 @@ def problem(status: int, title: str, detail: str, **more: object) -> dict[str, o
 
 
 class TooLarge(Exception):
-    """The body went over the bound while it was read."""
+    """The body exceeded the bound while it was read."""
 
 
 @dataclass(slots=True)

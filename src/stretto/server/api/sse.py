@@ -23,7 +23,7 @@ PROGRESS_S = 1.0
 FEW = 16
 """This many are sent in any tick."""
 KEEPALIVE_S = 10.0
-"""Silence of a stream after which a comment is sent: whoever hears nothing for longer has lost the connection."""
+"""Silence of a stream after which a comment is sent: a client that receives nothing for longer has lost the connection."""
 HERE = b": here\n\n"
 MOST_FRAMES = 1000
 MOST_SENT = 10_000
@@ -36,7 +36,7 @@ MOST_RESUMED = 2_000
 
 
 class TooMany(StrettoError):
-    """All places for streams are taken."""
+    """The maximum number of streams is open."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,7 +44,7 @@ class Reader:
     """One open stream."""
 
     tenant: str | None
-    """None: an administrator, who sees all tenants."""
+    """None for an administrator, who sees all tenants."""
     job: str | None
     frames: deque[bytes] = field(default_factory=deque[bytes])
     awake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -66,7 +66,7 @@ def dump(value: object) -> str:
 
 @dataclass(slots=True)
 class EventBroadcaster:
-    """Gathers, encodes once for each tenant that is looking, hands out."""
+    """Gathers messages, encodes them once per tenant with open streams, and hands them out."""
 
     summary: Callable[[str, str | None], str | None]
     """(job, tenant) → the line of the list of jobs as JSON, or None if this tenant must not see it."""
@@ -115,7 +115,7 @@ class EventBroadcaster:
         return [event for event in self._recent if event.id > number]
 
     async def run(self) -> None:
-        """Hands out until cancelled."""
+        """Hands out messages until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(TICK_S)
@@ -175,7 +175,7 @@ class EventBroadcaster:
         reader.awake.set()
 
     async def stream(self, reader: Reader, *, opening: Sequence[bytes], stop: asyncio.Event) -> AsyncIterator[bytes]:
-        """What one client reads, until it goes away, falls behind or the server stops."""
+        """The messages for one client, until it disconnects, falls behind or the server stops."""
         try:
             for frame in opening:
                 yield frame
@@ -195,7 +195,7 @@ def visible(event: Stored, tenant: str | None) -> bool:
 
 
 def columns(job: str, points: Sequence[Point]) -> dict[str, object]:
-    """Points as columns: what plotting libraries want."""
+    """Points as columns, as plotting libraries expect them."""
     names = sorted({name for point in points for name in point.values})
     return {
         "job": job,

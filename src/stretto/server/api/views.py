@@ -1,4 +1,4 @@
-"""What leaves the server: records as the API's shapes, secrets masked, other tenants' jobs hidden."""
+"""Converts records to the API's shapes: masks secrets and hides other tenants' jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stretto.server.api.sse import dump
 from stretto.server.jobs.command import note
 from stretto.server.jobs.job_store import JobStore
 from stretto.server.jobs.run_progress import RunProgress, finite
-from stretto.server.jobs.state import Record
+from stretto.server.jobs.state import JobRecord
 from stretto.server.models import ACTIVE, JobState
 from stretto.server.spec import JobSpec, scrub
 from stretto.server.storage.repository import Stored
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 OTHER = "other"
 
 
-def summary(record: Record, known: RunProgress, *, reason: str) -> dict[str, Any]:
+def summary(record: JobRecord, progress: RunProgress, *, reason: str) -> dict[str, Any]:
     """A line of the list of jobs, as plain values: this is the hot path of lists and streams."""
-    progress = known.progress(steps=record.spec.steps)
+    fields = progress.summary(steps=record.spec.steps)
     elastic = record.spec.elastic
-    left = progress["remaining_s"]
+    left = fields["remaining_s"]
     eta = time.time() + left if record.state is JobState.RUNNING and left is not None else None
     return {
         "id": record.id,
@@ -49,26 +49,26 @@ def summary(record: Record, known: RunProgress, *, reason: str) -> dict[str, Any
         "started_at": record.started_at,
         "ended_at": record.ended_at,
         "eta": eta,
-        "progress": progress,
-        "spark": known.spark.line(),
+        "progress": fields,
+        "spark": progress.spark.line(),
         "resizes": record.resizes,
         "restarts": record.restarts,
         "pause_ms": record.pause_ms,
         "reason": "" if record.state.ended else reason,
-        "note": f"stalled: {known.stalled}"
-        if known.stalled and not record.state.ended
-        else note(record.spec, state=record.state, steps=known.step),
+        "note": f"stalled: {progress.stalled}"
+        if progress.stalled and not record.state.ended
+        else note(record.spec, state=record.state, steps=progress.step),
         "error": scrub(record.error, record.spec.secrets()) if record.error else None,
     }
 
 
-def job(record: Record, known: RunProgress, *, reason: str, cost: float) -> models.JobDetails:
+def job(record: JobRecord, progress: RunProgress, *, reason: str, cost: float) -> models.JobDetails:
     return models.JobDetails(
-        **summary(record, known, reason=reason),
+        **summary(record, progress, reason=reason),
         spec=record.spec.masked(),
         digest=record.digest,
-        samples_lost=known.lost,
-        worker_seconds=known.worker_seconds,
+        samples_lost=progress.lost,
+        worker_seconds=progress.worker_seconds,
         cost=cost,
         run=record.run or None,
     )
@@ -82,11 +82,11 @@ def event(stored: Stored) -> dict[str, object]:
     return {"id": stored.id, "job": stored.job, "t": stored.t, "kind": stored.kind, "text": stored.text, "data": data}
 
 
-def seen(record: Record, tenant: str | None) -> bool:
+def seen(record: JobRecord, tenant: str | None) -> bool:
     return tenant is None or record.tenant == tenant
 
 
-def shares(records: Sequence[Record], *, reasons: dict[str, str], tenant: str | None) -> list[models.Share]:
+def shares(records: Sequence[JobRecord], *, reasons: dict[str, str], tenant: str | None) -> list[models.Share]:
     """The slots of each job. Other tenants' jobs are one line: how much they hold is public, what they are is not."""
     lines = [
         models.Share(
@@ -105,7 +105,7 @@ def shares(records: Sequence[Record], *, reasons: dict[str, str], tenant: str | 
     return lines
 
 
-def node(info: NodeInfo, records: Sequence[Record], *, cordoned: frozenset[str], tenant: str | None) -> models.Node:
+def node(info: NodeInfo, records: Sequence[JobRecord], *, cordoned: frozenset[str], tenant: str | None) -> models.Node:
     jobs: dict[str, int] = {}
     for record in records:
         count = record.nodes.get(info.name, 0)
@@ -191,8 +191,10 @@ def measure(server: Server) -> bytes:
     measures.used.set(sum(record.wanted for record in running))
     measures.streams.set(len(server.hub.readers))
     measures.alarms.set(len(server.conductor.alarms.raised))
-    knowns = [server.book.known[record.id] for record in running]
-    measures.goodput.set(sum(finite(progress.report.get("goodput")) or progress.samples_per_s or 0.0 for progress in knowns))
+    running_progress = [server.book.progress[record.id] for record in running]
+    measures.goodput.set(
+        sum(finite(progress.report.get("goodput")) or progress.samples_per_s or 0.0 for progress in running_progress)
+    )
     return measures.text()
 
 
@@ -202,31 +204,31 @@ MOST_LINES = 10_000
 
 @dataclass(slots=True)
 class JobLines:
-    """The list of jobs as it is sent: one line of JSON per job, written once for everybody who looks.
+    """The list of jobs as it is sent: one line of JSON per job, written once for all clients.
 
     Fifty open pages and their streams show the same two hundred jobs several times a second. A line changes when its job has an
     event, commits a step, reports something, or gets another reason; until then it is handed out as it is.
     """
 
     book: JobStore
-    reason: Callable[[Record], str]
+    reason: Callable[[JobRecord], str]
     _written: dict[str, tuple[tuple[object, ...], str]] = field(default_factory=dict[str, tuple[tuple[object, ...], str]])
 
     def of(self, job: str, tenant: str | None) -> str | None:
-        """The line of a job, or None if it is gone or this tenant must not see it."""
+        """The line of a job; None if the job is gone or this tenant must not see it."""
         record = self.book.records.get(job)
         if record is None or not seen(record, tenant):
             return None
-        known, reason = self.book.known[job], self.reason(record)
-        state = _state(record, known, reason)
+        progress, reason = self.book.progress[job], self.reason(record)
+        state = _state(record, progress, reason)
         written = self._written.get(job)
         if written is None or written[0] != state:
             if len(self._written) >= MOST_LINES:
                 self._written.clear()
-            written = self._written[job] = state, dump(summary(record, known, reason=reason))
+            written = self._written[job] = state, dump(summary(record, progress, reason=reason))
         return written[1]
 
 
-def _state(record: Record, known: RunProgress, reason: str) -> tuple[object, ...]:
-    """What a line is made of, as far as it changes."""
-    return record.version, known.life, known.step, known.at, known.loss, known.report, reason
+def _state(record: JobRecord, progress: RunProgress, reason: str) -> tuple[object, ...]:
+    """The values of a line that change."""
+    return record.version, progress.life, progress.step, progress.at, progress.loss, progress.report, reason

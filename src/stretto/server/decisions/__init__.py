@@ -1,1 +1,1 @@
-"""Who gets which slots and why: snapshots, policies, guards, explanations, replays."""
+"""Which job gets which slots and why: snapshots, policies, guards, explanations, replays."""

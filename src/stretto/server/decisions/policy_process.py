@@ -3,6 +3,7 @@ ends."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pickle
@@ -26,12 +27,12 @@ from stretto.server.jobs.run_progress import Pace
 
 MOST_MEMORY = 8 << 30
 FITTING_S = 0.5
-"""Fits of one decision; who comes later keeps the model of last time, or has none yet."""
+"""The time for fits in one decision. Jobs that are not reached keep their last model, or have none yet."""
 
 
 class Models:
-    """Models of jobs that report none of their own, from measured speeds: one fit for all that are alike, again when these have
-    changed."""
+    """Fits models from measured speeds for jobs that report none. Jobs with the same speeds share one fit, which is repeated when
+    their speeds change."""
 
     def __init__(self) -> None:
         self._fitted: dict[Pace, GoodputModel | None] = {}
@@ -91,16 +92,15 @@ def main() -> None:
     # What a policy prints must not end up in its answer.
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    # Imports are not part of a decision's time: they are done before the first one.
-    import scipy.optimize  # noqa: F401
-
+    # What policies import when they decide is imported before the first decision, so that it does not count as its time.
+    importlib.import_module("scipy.optimize")
     names()
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     try:
         sink.write(READY)
         sink.flush()
         serve(sys.stdin.buffer, sink)
-    except BrokenPipeError:  # the server was killed: nobody asks any more
+    except BrokenPipeError:  # the server was killed
         os._exit(0)
 
 

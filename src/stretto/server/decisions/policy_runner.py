@@ -1,6 +1,6 @@
 """Runs policies safely.
 
-A policy is somebody's code. It runs in a process of its own that keeps nothing between decisions but the policy's
+A policy is a user's code. It runs in a process of its own that keeps nothing between decisions but the policy's
 memory: one that raises, answers with nonsense or takes too long costs that process and an alarm, never the server.
 Values go there pickled (from the server to its own child only) and come back as JSON, which is checked again here.
 """
@@ -23,8 +23,9 @@ from stretto.server.jobs.run_progress import Pace
 
 MOST_ANSWER = 64 << 20
 READY = b"ready\n"
+MODULE = "stretto.server.decisions.policy_process"
 START_S = 120.0
-"""Imports on a machine that is very busy."""
+"""Time for imports, on a very busy machine."""
 
 
 def names() -> dict[str, str]:
@@ -63,9 +64,8 @@ class Answer:
 class Runner:
     """A child process that decides. One decision at a time; started again after a failure."""
 
-    def __init__(self, *, timeout_s: float, module: str = "stretto.server.decisions.policy_process") -> None:
+    def __init__(self, *, timeout_s: float) -> None:
         self.timeout_s = timeout_s
-        self._module = module
         self._child: asyncio.subprocess.Process | None = None
 
     async def decide(self, snapshot: PolicyInput) -> Answer:
@@ -86,7 +86,7 @@ class Runner:
             self._child = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                self._module,
+                MODULE,
                 str(self.timeout_s),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,

@@ -22,25 +22,30 @@ from stretto.scheduling.types import Placement, SchedulableJob, size
 from stretto.server.decisions.policy_runner import Answer, PolicyInput, Runner
 from stretto.server.decisions.snapshot import SCHEDULED, job_view, never, nodes_view, places_view, without_held
 from stretto.server.jobs.exit_classification import next_run
-from stretto.server.jobs.state import Conflict, NewEvent, Record
+from stretto.server.jobs.state import Conflict, JobRecord, NewEvent
 from stretto.server.models import ACTIVE, JobState
 from stretto.server.reconciler import Reconciler
 from stretto.server.storage.decision_log import DecisionLog
 from stretto.server.storage.repository import StorageDown
 
 GATHER_S = 0.05
-"""Five jobs that are submitted together are one decision."""
+"""Triggers within this time share one decision."""
 AT_MOST_EVERY_S = 0.2
 SHARE = 4.0
-"""The pause after a decision is so many times as long as it took: however many jobs there are, deciding leaves most of the
-machine to others."""
+"""The pause after a decision, in multiples of its duration: decisions leave most of the machine to others, however many jobs
+there are."""
 MOST_PAUSE_S = 2.0
 KEPT_IDLE_S = 300.0
-"""A decision that changes nothing is written down at most this often."""
+"""Decisions that change nothing are recorded at most this often."""
 
 
 @dataclass(slots=True)
 class SchedulerLoop:
+    """Decides when something has changed, and at intervals. A decision that fails changes no allocation.
+
+    `reasons` are those of the last decision, by job.
+    """
+
     conductor: Reconciler
     ledger: DecisionLog
     runner: Runner
@@ -50,7 +55,7 @@ class SchedulerLoop:
     last_at: float | None = None
     reasons: dict[str, str] = field(default_factory=dict[str, str])
     impossible: dict[str, str] = field(default_factory=dict[str, str])
-    """Jobs that no decision can start, and why: no policy sees them, so none keeps others waiting for them."""
+    """Jobs that no decision can start, and why. Policies do not see them, so no other job waits for them."""
     alarm: str | None = None
     _idle_at: float = 0.0
 
@@ -94,40 +99,40 @@ class SchedulerLoop:
         nodes = conductor.cluster.nodes()  # with the cordoned ones: they may come back
         quota = conductor.settings.quota
         waiting = conductor.book.with_state(JobState.QUEUED)
-        why = {record.id: never(record, conductor.book.known[record.id], nodes=nodes, quota=quota) for record in waiting}
+        why = {record.id: never(record, conductor.book.progress[record.id], nodes=nodes, quota=quota) for record in waiting}
         return {job: words for job, words in why.items() if words}
 
     @property
     def resizes(self) -> bool:
-        """Whether the policy makes jobs smaller for those that wait."""
+        """Whether the policy shrinks running jobs for waiting ones."""
         return not registry.load(self.policy).traits.fixed_sizes
 
     def _snapshot(self) -> PolicyInput:
         conductor = self.conductor
-        records = [one for one in conductor.book.with_state(*SCHEDULED) if one.id not in self.impossible]
+        records = [record for record in conductor.book.with_state(*SCHEDULED) if record.id not in self.impossible]
         leaving = conductor.book.with_state(*(ACTIVE - SCHEDULED))
         nodes = nodes_view(conductor.cluster.nodes(), cordoned=self.cordoned)
-        known = conductor.book.known
+        progress = conductor.book.progress
         quota = conductor.settings.quota
         families = conductor.book.families
-        paces = {one.id: pace for one in records if (pace := known[one.id].pace()) is not None}
-        for one in records:
-            if one.id in paces:
-                families.runs(one, paces[one.id])
-        # Who has not begun is taken to be as fast as its family: that, and a declared number of steps, tells short from long.
-        paces |= {one.id: pace for one in records if one.id not in paces and (pace := families.pace(one)) is not None}
+        paces = {record.id: pace for record in records if (pace := progress[record.id].pace()) is not None}
+        for record in records:
+            if record.id in paces:
+                families.runs(record, paces[record.id])
+        # A job that has not begun is assumed to be as fast as its family: with a declared number of steps, this gives its length.
+        paces |= {record.id: pace for record in records if record.id not in paces and (pace := families.pace(record)) is not None}
         usable = without_held(nodes, leaving)
         now = time.time()
         jobs = [
             job_view(
-                one,
-                known[one.id],
+                record,
+                progress[record.id],
                 quota=quota,
                 now=now,
-                finished=families.took(one),
-                batch=paces[one.id][0] if one.id in paces else None,
+                finished=families.took(record),
+                batch=paces[record.id][0] if record.id in paces else None,
             )
-            for one in records
+            for record in records
         ]
         settings = conductor.settings
         return PolicyInput(
@@ -141,10 +146,10 @@ class SchedulerLoop:
         )
 
     def _reasons(self, snapshot: PolicyInput, answer: Answer) -> dict[str, str]:
-        """The policy's words; and ours where the policy was shown what limits and waiting jobs had already changed."""
+        """The policy's reasons; own ones where limits or waiting jobs had changed a placement before the policy saw it."""
         records = self.conductor.book.records
         seated = [records[job.name].name for job in snapshot.jobs if job.name in records and _seated(records[job.name], answer)]
-        found: dict[str, str] = {}
+        reasons: dict[str, str] = {}
         for job in snapshot.jobs:
             record, workers = records.get(job.name), size(answer.places.get(job.name, ()))
             words = answer.reasons.get(job.name, "")
@@ -152,12 +157,12 @@ class SchedulerLoop:
                 words = _moved(record, workers, job, seated, _seated(record, answer))
             elif record is not None and workers and _seated(record, answer):
                 words = "; ".join([f"started on {workers}", *words.split("; ")[1:]])
-            found[job.name] = words or _plain(workers, job.least)
-        return found
+            reasons[job.name] = words or _plain(workers, job.least)
+        return reasons
 
     async def _carry_out(self, snapshot: PolicyInput, answer: Answer) -> list[dict[str, Any]]:
-        """Appends what changes, those who give first, and says what it was."""
-        drafts: list[tuple[Record, NewEvent, dict[str, Any]]] = []
+        """Appends an event for every change, jobs that shrink first, and returns the changes."""
+        drafts: list[tuple[JobRecord, NewEvent, dict[str, Any]]] = []
         for job in snapshot.jobs:
             record = self.conductor.book.records.get(job.name)
             if record is None or record.state not in SCHEDULED:
@@ -168,11 +173,11 @@ class SchedulerLoop:
                 change = {"job": record.id, "name": record.name, "tenant": record.tenant, "before": record.wanted}
                 change |= {"after": size(placement), "reason": answer.reasons.get(job.name, "")}
                 drafts.append((record, draft, change))
-        drafts.sort(key=lambda one: one[2]["after"] - one[2]["before"])
+        drafts.sort(key=lambda draft: draft[2]["after"] - draft[2]["before"])
         done = await asyncio.gather(*(self._append(record, draft) for record, draft, _ in drafts))
         return [change for ok, (_, _, change) in zip(done, drafts, strict=True) if ok]
 
-    async def _draft(self, record: Record, placement: Placement, reason: str) -> NewEvent | None:
+    async def _draft(self, record: JobRecord, placement: Placement, reason: str) -> NewEvent | None:
         nodes = {node: count for node, count in placement if count}
         workers = sum(nodes.values())
         if nodes == record.nodes:
@@ -192,12 +197,12 @@ class SchedulerLoop:
         words = f"{record.wanted} → {quantity(workers, 'worker')}" if record.wanted else f"gets {quantity(workers, 'worker')}"
         return NewEvent("allocated", f"{words}: {reason}" if reason else words, data)
 
-    def _lost_nodes(self, record: Record) -> list[str]:
-        """Nodes of this job that the cluster does not have any more. Who was there has to move or to wait, preemptible or not."""
+    def _lost_nodes(self, record: JobRecord) -> list[str]:
+        """Nodes of this job that the cluster has lost. Its workers there have to move or wait, even if it is not preemptible."""
         names = {node.name for node in self.conductor.cluster.nodes()}
         return [name for name in record.nodes if name not in names]
 
-    async def _append(self, record: Record, draft: NewEvent) -> bool:
+    async def _append(self, record: JobRecord, draft: NewEvent) -> bool:
         try:
             await self.conductor.book.append(record.id, [draft], expected=record.version)
             return True
@@ -230,7 +235,7 @@ class SchedulerLoop:
             await self.conductor.alarm("database", str(error))
 
     async def draw(self) -> None:
-        """Brings the picture of slots over time up to date."""
+        """Updates the history of slots."""
         try:
             await asyncio.to_thread(self.ledger.draw, self.holdings(), t=time.time())
         except StorageDown as error:
@@ -238,19 +243,19 @@ class SchedulerLoop:
 
     def holdings(self) -> dict[tuple[str, str], tuple[str, str, int]]:
         active = self.conductor.book.with_state(*ACTIVE)
-        return {(one.id, node): (one.tenant, one.name, count) for one in active for node, count in one.nodes.items()}
+        return {(record.id, node): (record.tenant, record.name, count) for record in active for node, count in record.nodes.items()}
 
-    def reason(self, record: Record) -> str:
-        """Why it has its size or waits; of a job that is paused, who paused it: no decision is about it any more."""
+    def reason(self, record: JobRecord) -> str:
+        """Why a job has its size or waits; for a paused job, why it was paused."""
         return self.reasons.get(record.id, record.reason) if record.state in SCHEDULED else record.pause or record.reason
 
 
-def _seated(record: Record, answer: Answer) -> bool:
-    """Whether room was made for it before the policy was asked."""
+def _seated(record: JobRecord, answer: Answer) -> bool:
+    """Whether the pipeline made room for it before the policy decided."""
     return record.state is JobState.QUEUED and bool(answer.shown.get(record.id))
 
 
-def _moved(record: Record, workers: int, limit: SchedulableJob, seated: Sequence[str], own: bool) -> str:
+def _moved(record: JobRecord, workers: int, limit: SchedulableJob, seated: Sequence[str], own: bool) -> str:
     if own:
         return "its fewest workers: a job that waits gets them at the next decision"
     if workers < record.wanted and workers < limit.most and seated:

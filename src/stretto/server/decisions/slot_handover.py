@@ -27,13 +27,13 @@ class Claim:
 
 def admit(claims: Iterable[Claim], *, slots: int) -> Mapping[str, int]:
     """Workers that each job may have now: never more than it wants, shrinking at once, growing as slots are really free."""
-    ordered = sorted(claims, key=lambda one: (one.since, one.job))
-    grants = {one.job: min(one.have, one.want) if one.begun else 0 for one in ordered}
-    free = slots - sum(max(one.have, grants[one.job]) for one in ordered)
-    for one in ordered:
-        missing = one.want - max(one.have, grants[one.job])
+    ordered = sorted(claims, key=lambda claim: (claim.since, claim.job))
+    grants = {claim.job: min(claim.have, claim.want) if claim.begun else 0 for claim in ordered}
+    free = slots - sum(max(claim.have, grants[claim.job]) for claim in ordered)
+    for claim in ordered:
+        missing = claim.want - max(claim.have, grants[claim.job])
         more = min(missing, free)
-        if more > 0 and (one.begun or more >= one.least):
-            grants[one.job] += more
+        if more > 0 and (claim.begun or more >= claim.least):
+            grants[claim.job] += more
             free -= more
     return grants

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 def trace_of(server: Server, *, tenant: str | None, hours: float) -> models.Trace:
     until = time.time()
     since = until - hours * 3600
-    records = [one for one in server.book.records.values() if seen(one, tenant) and (one.ended_at or until) >= since]
-    records.sort(key=lambda one: one.submitted_at)
+    records = [record for record in server.book.records.values() if seen(record, tenant) and (record.ended_at or until) >= since]
+    records.sort(key=lambda record: record.submitted_at)
     first = records[0].submitted_at if records else until
     rows: list[models.TraceRow] = []
     for record in records:
-        known = server.book.known[record.id]
-        model = fitted(known.report)
+        progress = server.book.progress[record.id]
+        model = fitted(progress.report)
         rows.append(
             models.TraceRow(
                 name=record.name,
@@ -38,12 +38,12 @@ def trace_of(server: Server, *, tenant: str | None, hours: float) -> models.Trac
                 preemptible=record.spec.preemptible,
                 state=record.state,
                 duration_s=record.ended_at - record.submitted_at if record.ended_at is not None else None,
-                worker_seconds=known.worker_seconds,
-                batch=known.batch,
-                steps=max(known.step, known.steps_in_all(record.spec.steps) or 0),
-                throughput=known.speeds,
-                model=_numbers(model, known.batch) if model is not None else {},
-                noise_scale=finite(known.report.get("noise_scale")),
+                worker_seconds=progress.worker_seconds,
+                batch=progress.batch,
+                steps=max(progress.step, progress.steps_in_all(record.spec.steps) or 0),
+                throughput=progress.speeds,
+                model=_numbers(model, progress.batch) if model is not None else {},
+                noise_scale=finite(progress.report.get("noise_scale")),
             )
         )
     nodes = {node.name: node.slots for node in server.cluster.nodes()}

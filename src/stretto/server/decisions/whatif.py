@@ -45,7 +45,7 @@ async def what_if(server: Server, *, tenant: str | None, policy: str, baseline: 
         _running -= 1
     if "error" in answer:
         raise HTTPException(422, f"the replay has failed: {str(answer['error'])[:500]}")
-    first, second = (models.Outcome(**one) for one in answer["answers"])
+    first, second = (models.Outcome(**outcome) for outcome in answer["answers"])
     ratio = second.average_s / first.average_s if first.average_s else 1.0
     return models.WhatIf(
         hours=hours, jobs=len(first.jobs), baseline=first, other=second, ratio=ratio, sentence=_say(first, second, ratio)

@@ -6,24 +6,24 @@ from stretto.clusters.base import ClusterEvent
 from stretto.core.text import quantity
 from stretto.server.jobs.command import note, work_of
 from stretto.server.jobs.run_progress import RunProgress
-from stretto.server.jobs.state import NewEvent, Record
+from stretto.server.jobs.state import JobRecord, NewEvent
 from stretto.server.models import JobState
 
 MOST_TAIL = 600
 
 
-def ending(record: Record, known: RunProgress, event: ClusterEvent, *, resumable: bool) -> NewEvent:
+def ending(record: JobRecord, progress: RunProgress, event: ClusterEvent, *, resumable: bool) -> NewEvent:
     """The event that a vanished life becomes.
 
     What the run itself has written counts most; then the exit code; a job whose processes were lost (killed, or nobody saw their
     end) is started again while its budget lasts.
     """
-    end = known.end or {}
+    end = progress.end or {}
     state, code = end.get("state"), event.code
     if state == "finished" or (code == 0 and not work_of(record.spec).elastic):
         steps = end.get("steps")
         text = f"finished after {quantity(steps, 'step')}" if isinstance(steps, int) else "finished"
-        if steps is None and (hint := note(record.spec, state=JobState.FINISHED, steps=known.step)):
+        if steps is None and (hint := note(record.spec, state=JobState.FINISHED, steps=progress.step)):
             text += f"; {hint}"
         return NewEvent("finished", text, {"digest": end.get("digest"), "steps": steps})
     if record.state is JobState.CANCELLING:
@@ -49,7 +49,7 @@ def _failed(event: ClusterEvent, error: object) -> NewEvent:
     return NewEvent("failed", f"failed: {text}", {"error": text[:4000], "class": kind, "code": event.code})
 
 
-def _lost(record: Record, code: int | None, resumable: bool) -> NewEvent:
+def _lost(record: JobRecord, code: int | None, resumable: bool) -> NewEvent:
     how = "nobody saw them end" if code is None else f"killed by signal {-code}"
     if record.restarts >= record.spec.restarts:
         text = f"its processes were lost ({how}) {quantity(record.restarts + 1, 'time')}, restarts={record.spec.restarts} allowed"
@@ -60,7 +60,7 @@ def _lost(record: Record, code: int | None, resumable: bool) -> NewEvent:
     return NewEvent("restarting", text, {"run": run, "code": code})
 
 
-def next_run(record: Record) -> str:
+def next_run(record: JobRecord) -> str:
     """The folder of a life that begins from nothing."""
     return record.id if record.life == 0 else f"{record.id}-{record.life + 1}"
 

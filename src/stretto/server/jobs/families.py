@@ -12,7 +12,7 @@ from statistics import median
 
 from stretto.server.jobs.command import work_of
 from stretto.server.jobs.run_progress import Pace, RunProgress
-from stretto.server.jobs.state import Record
+from stretto.server.jobs.state import JobRecord
 from stretto.server.models import JobState
 
 Family = tuple[str, str, str]
@@ -22,7 +22,7 @@ MOST_FINISHED = 16
 MOST_FAMILIES = 4096
 
 
-def family(record: Record) -> Family:
+def family(record: JobRecord) -> Family:
     """(tenant, folder, what is run)."""
     work = work_of(record.spec)
     return record.tenant, record.spec.workdir or "", (work.script or work.command or (work.shell,))[0]
@@ -37,7 +37,7 @@ class Families:
     _paces: OrderedDict[Family, Pace] = field(default_factory=OrderedDict[Family, Pace])
     """Of the one that was seen last."""
 
-    def runs(self, record: Record, pace: Pace) -> None:
+    def runs(self, record: JobRecord, pace: Pace) -> None:
         """How fast a job is that has begun."""
         key = family(record)
         self._paces[key] = pace
@@ -45,30 +45,30 @@ class Families:
         while len(self._paces) > MOST_FAMILIES:
             self._paces.popitem(last=False)
 
-    def pace(self, record: Record) -> Pace | None:
+    def pace(self, record: JobRecord) -> Pace | None:
         """Batch and speeds of this one's family."""
         return self._paces.get(family(record))
 
-    def ended(self, record: Record, known: RunProgress) -> None:
+    def ended(self, record: JobRecord, progress: RunProgress) -> None:
         """A job that has ended: if it ended well, what it took counts."""
-        pace = known.pace()
+        pace = progress.pace()
         if pace is not None:
             self.runs(record, pace)
-        if record.state is not JobState.FINISHED or known.samples <= 0:
+        if record.state is not JobState.FINISHED or progress.samples <= 0:
             return
         key = family(record)
         finished = self._took.setdefault(key, deque(maxlen=MOST_FINISHED))
         self._took.move_to_end(key)
         began, ended = record.started_at, record.ended_at
-        finished.append((float(known.samples), ended - began if began is not None and ended is not None else 0.0))
+        finished.append((float(progress.samples), ended - began if began is not None and ended is not None else 0.0))
         while len(self._took) > MOST_FAMILIES:
             self._took.popitem(last=False)
 
-    def took(self, record: Record) -> tuple[float, ...]:
+    def took(self, record: JobRecord) -> tuple[float, ...]:
         """Samples that finished jobs of this one's family took, oldest first."""
         return tuple(samples for samples, _ in self._took.get(family(record), ()))
 
-    def lasted(self, record: Record) -> float | None:
+    def lasted(self, record: JobRecord) -> float | None:
         """Median training time of this family's jobs; None if unknown."""
         durations = [seconds for _, seconds in self._took.get(family(record), ()) if seconds > 0]
         return median(durations) if durations else None

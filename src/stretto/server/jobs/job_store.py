@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from stretto.server.jobs.families import Families
 from stretto.server.jobs.run_progress import Point, RunProgress
-from stretto.server.jobs.state import Changed, NewEvent, Record, fold
+from stretto.server.jobs.state import Changed, JobRecord, NewEvent, fold
 from stretto.server.models import JobState
 from stretto.server.spec import clean, scrub
 from stretto.server.storage.repository import Batch, EventRow, KeyRow, Storage, Stored
@@ -32,7 +32,7 @@ class Append:
     key: KeyRow | None
     remove: bool
     tenant: str | None
-    done: asyncio.Future[Record | None]
+    done: asyncio.Future[JobRecord | None]
 
 
 @dataclass(slots=True)
@@ -41,10 +41,10 @@ class JobStore:
 
     storage: Storage
     publish: Callable[[Sequence[Stored]], None]
-    records: dict[str, Record] = field(default_factory=dict[str, Record])
-    live: dict[str, Record] = field(default_factory=dict[str, Record])
+    records: dict[str, JobRecord] = field(default_factory=dict[str, JobRecord])
+    live: dict[str, JobRecord] = field(default_factory=dict[str, JobRecord])
     """Those of them that have not ended."""
-    known: dict[str, RunProgress] = field(default_factory=dict[str, RunProgress])
+    progress: dict[str, RunProgress] = field(default_factory=dict[str, RunProgress])
     families: Families = field(default_factory=Families)
     buffered: dict[str, list[Point]] = field(default_factory=dict[str, list[Point]])
     """Points that are not in the database yet."""
@@ -53,14 +53,14 @@ class JobStore:
     _writer: asyncio.Task[None] | None = None
 
     def load(self) -> None:
-        for document, known in self.storage.jobs():
-            record = Record.read(document)
+        for document, progress in self.storage.jobs():
+            record = JobRecord.read(document)
             self._keep(record)
-            self.known[record.id] = RunProgress.read(known)
+            self.progress[record.id] = RunProgress.read(progress)
         for record in sorted(self.records.values(), key=lambda record: record.ended_at or 0.0):
-            self.families.ended(record, self.known[record.id])
+            self.families.ended(record, self.progress[record.id])
 
-    def _keep(self, record: Record) -> None:
+    def _keep(self, record: JobRecord) -> None:
         self.records[record.id] = record
         if record.state.ended:
             self.live.pop(record.id, None)
@@ -69,7 +69,7 @@ class JobStore:
 
     async def append(
         self, job: str, drafts: Sequence[NewEvent], *, expected: int | None = None, key: KeyRow | None = None
-    ) -> Record:
+    ) -> JobRecord:
         """The record after these events. `Conflict` if the job's state does not allow them, `Changed` if its version is
         not the expected one, `StorageDown` if they could not be written."""
         record = await self._queue(job, drafts, expected=expected, key=key)
@@ -88,7 +88,7 @@ class JobStore:
         """Writes what is known of these jobs, and their points."""
         batch = Batch()
         taken = self._take(jobs, batch)
-        if not batch.known:
+        if not batch.progress:
             return
         try:
             await asyncio.to_thread(self.storage.write, batch)
@@ -101,7 +101,7 @@ class JobStore:
         taken: dict[str, list[Point]] = {}
         for job in jobs:
             if job in self.records:
-                batch.known[job] = self.known[job].document()
+                batch.progress[job] = self.progress[job].document()
                 taken[job] = self.buffered.pop(job, [])
                 batch.points.extend((job, point) for point in taken[job])
         return taken
@@ -115,8 +115,8 @@ class JobStore:
         key: KeyRow | None = None,
         remove: bool = False,
         tenant: str | None = None,
-    ) -> Record | None:
-        done: asyncio.Future[Record | None] = asyncio.get_running_loop().create_future()
+    ) -> JobRecord | None:
+        done: asyncio.Future[JobRecord | None] = asyncio.get_running_loop().create_future()
         self._pending.append(Append(job, drafts, expected, key, remove, tenant, done))
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write())
@@ -133,7 +133,7 @@ class JobStore:
 
     async def _write_some(self, appends: list[Append]) -> None:
         batch = Batch()
-        after: dict[str, Record | None] = {}
+        after: dict[str, JobRecord | None] = {}
         accepted: list[Append] = []
         for append in appends:
             try:
@@ -158,7 +158,7 @@ class JobStore:
             if not append.done.done():
                 append.done.set_result(after.get(append.job) if append.job else None)
 
-    def _fold(self, append: Append, batch: Batch, after: dict[str, Record | None]) -> None:
+    def _fold(self, append: Append, batch: Batch, after: dict[str, JobRecord | None]) -> None:
         t = self.now()
         record = after.get(append.job, self.records.get(append.job)) if append.job else None
         if append.expected is not None and record is not None and record.version != append.expected:
@@ -180,31 +180,31 @@ class JobStore:
             batch.jobs.pop(append.job, None)
         elif append.job and result is not None:
             after[append.job] = result
-            known = self.known.get(append.job) or RunProgress()
-            batch.jobs[append.job] = job_row(result, known)
+            progress = self.progress.get(append.job) or RunProgress()
+            batch.jobs[append.job] = job_row(result, progress)
         if append.key is not None:
             batch.key = append.key
 
-    def _adopt(self, after: dict[str, Record | None]) -> None:
+    def _adopt(self, after: dict[str, JobRecord | None]) -> None:
         for job, record in after.items():
             if record is None:
                 self.records.pop(job, None)
                 self.live.pop(job, None)
-                self.known.pop(job, None)
+                self.progress.pop(job, None)
                 self.buffered.pop(job, None)
             else:
                 before = self.records.get(job)
                 self._keep(record)
-                known = self.known.setdefault(job, RunProgress())
+                progress = self.progress.setdefault(job, RunProgress())
                 if record.state.ended and (before is None or not before.state.ended):
-                    self.families.ended(record, known)
+                    self.families.ended(record, progress)
 
-    def with_state(self, *states: JobState) -> list[Record]:
+    def with_state(self, *states: JobState) -> list[JobRecord]:
         """Jobs in these states, which are not those of ended ones: there are thousands of those, and this is asked all the time."""
         return [record for record in self.live.values() if record.state in states]
 
 
-def job_row(record: Record, known: RunProgress) -> dict[str, object]:
+def job_row(record: JobRecord, progress: RunProgress) -> dict[str, object]:
     return {
         "id": record.id,
         "tenant": record.tenant,
@@ -214,7 +214,7 @@ def job_row(record: Record, known: RunProgress) -> dict[str, object]:
         "submitted_at": record.submitted_at,
         "ended_at": record.ended_at,
         "document": record.document(),
-        "known": known.document(),
+        "known": progress.document(),
     }
 
 

@@ -83,7 +83,7 @@ def _loader(text: bytes | str) -> Generator[YamlLoader]:
         loader.dispose()
 
 
-def read_job_file(path: Path, *, now: float | None = None) -> JobSpec:
+def read_job_file(path: Path) -> JobSpec:
     """The job that a file describes. `UsageError` names every mistake with its line."""
     try:
         text = path.read_bytes()[: MOST_BYTES + 1]
@@ -91,7 +91,7 @@ def read_job_file(path: Path, *, now: float | None = None) -> JobSpec:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     if len(text) > MOST_BYTES:
         raise UsageError(f"{path} is larger than {MOST_BYTES} bytes: is it a job file?")
-    spec = parse_job(text, name=str(path), now=time.time() if now is None else now)
+    spec = parse_job(text, name=str(path), now=time.time())
     if spec.workdir is not None:
         folder = (path.parent / Path(spec.workdir).expanduser()).resolve()
         spec = spec.model_copy(update={"workdir": str(folder)})

@@ -11,7 +11,7 @@ from stretto.core.journal import Record as JournalRecord
 from stretto.core.schema import Json, JsonObject
 from stretto.core.text import quantity
 from stretto.server.jobs.run_progress import Point, RunProgress, finite, whole
-from stretto.server.jobs.state import NewEvent, Record
+from stretto.server.jobs.state import JobRecord, NewEvent
 from stretto.server.models import JobState
 
 FEWEST_POINTS, MOST_POINTS = 8, 512
@@ -52,10 +52,10 @@ class Reading:
     lost: int = 0
 
 
-def read(record: Record, known: RunProgress, lines: Sequence[JournalRecord]) -> Reading:
+def read(record: JobRecord, progress: RunProgress, lines: Sequence[JournalRecord]) -> Reading:
     """Folds the lines into `known`."""
     reading = Reading()
-    state, workers, lost = record.state, record.workers, known.lost
+    state, workers, lost = record.state, record.workers, progress.lost
     for line in lines:
         if isinstance(line, Switch | Commit) and state is JobState.STARTING:
             state, workers = JobState.RUNNING, _workers(line)
@@ -66,32 +66,32 @@ def read(record: Record, known: RunProgress, lines: Sequence[JournalRecord]) -> 
                 workers = _workers(line)
                 reading.pauses_s.append((finite(line.pause_ms) or 0.0) / 1000.0)
             case Commit():
-                _add(reading, known.commit(line))
-                known.stalled = ""
+                _add(reading, progress.commit(line))
+                progress.stalled = ""
             case JournalReport():
-                before = known.report.get("model")
-                _add(reading, known.reported(line))
-                reading.model |= model_changed(before, known.report.get("model"))
+                before = progress.report.get("model")
+                _add(reading, progress.reported(line))
+                reading.model |= model_changed(before, progress.report.get("model"))
             case Resume():
-                known.rewind(line)
+                progress.rewind(line)
             case End():
-                known.end, known.stalled = _end(line), ""
+                progress.end, progress.stalled = _end(line), ""
             case JournalEvent():
-                _event(reading, known, line)
+                _event(reading, progress, line)
             case _:
                 pass
     reading.points = _spread(reading.points)
-    reading.lost = known.lost - lost
+    reading.lost = progress.lost - lost
     return reading
 
 
-def _event(reading: Reading, known: RunProgress, line: JournalEvent) -> None:
+def _event(reading: Reading, progress: RunProgress, line: JournalEvent) -> None:
     if line.what in FORWARDED and len(reading.drafts) < MOST_EVENTS:
         reading.drafts.append(_forwarded(line))
     if line.what in ("stalled", "unstalled"):
-        known.stalled = line.text[:1000] if line.what == "stalled" else ""
-    if line.what == "unreplaced" and known.workers:
-        known.refused_above = known.workers
+        progress.stalled = line.text[:1000] if line.what == "stalled" else ""
+    if line.what == "unreplaced" and progress.workers:
+        progress.refused_above = progress.workers
 
 
 def model_changed(before: Json, after: Json) -> bool:

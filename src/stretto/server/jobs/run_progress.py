@@ -141,9 +141,9 @@ class RunProgress:
 
     @staticmethod
     def read(document: Mapping[str, Any]) -> RunProgress:
-        known = RunProgress(**{key: value for key, value in document.items() if key in RunProgress.__slots__ and key != "spark"})
-        known.spark = Spark.read(document.get("spark"))
-        return known
+        progress = RunProgress(**{key: value for key, value in document.items() if key in RunProgress.__slots__ and key != "spark"})
+        progress.spark = Spark.read(document.get("spark"))
+        return progress
 
     def renew(self, *, life: int, run: str) -> None:
         """Another life: its journal is read from the beginning, unless it goes on in the old one. Speeds stay known."""
@@ -173,7 +173,7 @@ class RunProgress:
             return None
         return self.batch, tuple(sorted((int(workers), _rough(speed)) for workers, speed in self.speeds.items()))
 
-    def progress(self, *, steps: int | None) -> dict[str, int | float | None]:
+    def summary(self, *, steps: int | None) -> dict[str, int | float | None]:
         """The fields of `models.Progress`, as plain values: every line of every list has them."""
         in_all = self.steps_in_all(steps)
         fraction = self.step / in_all if in_all else None
@@ -272,8 +272,8 @@ def plain(value: Json, *, deep: int = DEEP) -> Json:
 
 def numbers(metrics: Mapping[str, object]) -> dict[str, float]:
     """The finite numbers of a job's metrics, at most `NAMES`, under names of a decent length."""
-    found = {name[:64]: number for name, value in metrics.items() if (number := finite(value)) is not None}
-    return dict(list(found.items())[:NAMES])
+    numbers = {name[:64]: number for name, value in metrics.items() if (number := finite(value)) is not None}
+    return dict(list(numbers.items())[:NAMES])
 
 
 def finite(value: object) -> float | None:

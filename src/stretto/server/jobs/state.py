@@ -25,7 +25,7 @@ class Conflict(StrettoError):
 
 
 class Changed(Conflict):
-    """Somebody changed the job first: the version is not the expected one."""
+    """The job was changed in between: its version is not the expected one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class NewEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """What follows from a job's events."""
+class JobRecord:
+    """The state of a job, as it follows from its events."""
 
     id: str
     tenant: str
@@ -50,7 +50,7 @@ class Record:
     started_at: float | None = None
     ended_at: float | None = None
     turn_at: float | None = None
-    """When the present life began to train: turns count from here."""
+    """When the current life began to train: turns count from here."""
     wanted: int = 0
     nodes: dict[str, int] = field(default_factory=dict[str, int])
     wish: int | None = None
@@ -71,7 +71,7 @@ class Record:
     """`user`, `price` or `policy`."""
     paused_at: float | None = None
     paused_who: str = ""
-    """The name of the token that asked for it."""
+    """The name of the token that requested it."""
     digest: str | None = None
     error: str | None = None
     reason: str = ""
@@ -82,7 +82,7 @@ class Record:
 
     @property
     def pause(self) -> str:
-        """Who paused it, and when; empty where nobody did."""
+        """Who paused it, and when; empty if nobody did."""
         if self.state not in (JobState.PAUSING, JobState.PAUSED) or self.paused_by is None:
             return ""
         when = f" at {datetime.fromtimestamp(self.paused_at, UTC):%Y-%m-%d %H:%M} UTC" if self.paused_at is not None else ""
@@ -97,30 +97,30 @@ class Record:
         return {**fields, "state": str(self.state), "spec": self.spec.model_dump(mode="json")}
 
     @staticmethod
-    def read(document: Mapping[str, Any]) -> Record:
+    def read(document: Mapping[str, Any]) -> JobRecord:
         """The record that `document` wrote."""
         spec, state = JobSpec.model_validate(document["spec"]), JobState(document["state"])
         fields: dict[str, Any] = {**document, "spec": spec, "state": state}
-        return Record(**fields)
+        return JobRecord(**fields)
 
 
-Fold = Callable[[Record, EventData, float], Record]
+Fold = Callable[[JobRecord, EventData, float], JobRecord]
 
 
-def fold(record: Record | None, kind: str, data: EventData, t: float) -> Record:
+def fold(record: JobRecord | None, kind: str, data: EventData, t: float) -> JobRecord:
     """The record after one more event. Raises `Conflict` where the event makes no sense."""
     if record is None:
         if kind != "submitted":
             raise Conflict(f"the first event of a job is 'submitted', not {kind!r}")
         spec = JobSpec.model_validate(data["spec"])
-        return Record(id=str(data["id"]), tenant=str(data["tenant"]), spec=spec, state=JobState.QUEUED, submitted_at=t)
+        return JobRecord(id=str(data["id"]), tenant=str(data["tenant"]), spec=spec, state=JobState.QUEUED, submitted_at=t)
     step = FOLDS.get(kind)
     if step is None:
         raise Conflict(f"{kind!r} is not a kind of event")
     return replace(step(record, data, t), version=record.version + 1)
 
 
-def _need(record: Record, states: frozenset[JobState], what: str) -> None:
+def _need(record: JobRecord, states: frozenset[JobState], what: str) -> None:
     if record.state not in states:
         wanted = " or ".join(sorted(states))
         raise Conflict(f"job '{record.name}' is {record.state}: only a {wanted} job can be {what}")
@@ -130,11 +130,11 @@ def _int(data: EventData, key: str) -> int:
     return int(cast("int", data[key]))
 
 
-def _same(record: Record, _data: EventData, _t: float) -> Record:
+def _same(record: JobRecord, _data: EventData, _t: float) -> JobRecord:
     return record
 
 
-def _allocated(record: Record, data: EventData, t: float) -> Record:
+def _allocated(record: JobRecord, data: EventData, t: float) -> JobRecord:
     """A decision has given it another size. From the queue, this starts its next life."""
     _need(record, frozenset({JobState.QUEUED, JobState.STARTING, JobState.RUNNING}), "given workers")
     nodes = dict(cast("Mapping[str, int]", data["nodes"]))
@@ -146,25 +146,25 @@ def _allocated(record: Record, data: EventData, t: float) -> Record:
     return after
 
 
-def _ready(record: Record, data: EventData, t: float) -> Record:
+def _ready(record: JobRecord, data: EventData, t: float) -> JobRecord:
     _need(record, ACTIVE - {JobState.RUNNING}, "ready")
     begun = record.started_at or t
     state = JobState.RUNNING if record.state is JobState.STARTING else record.state
     return replace(record, state=state, workers=_int(data, "workers"), started_at=begun, turn_at=t)
 
 
-def _resized(record: Record, data: EventData, _t: float) -> Record:
+def _resized(record: JobRecord, data: EventData, _t: float) -> JobRecord:
     pause = cast("float | None", data.get("pause_ms")) or 0.0
     return replace(record, workers=_int(data, "workers"), resizes=record.resizes + 1, pause_ms=record.pause_ms + pause)
 
 
-def _wished(record: Record, data: EventData, _t: float) -> Record:
+def _wished(record: JobRecord, data: EventData, _t: float) -> JobRecord:
     if record.state in ENDED:
         raise Conflict(f"job '{record.name}' has ended ({record.state}): it cannot be scaled any more")
     return replace(record, wish=_int(data, "workers"), pinned=bool(data["pin"]))
 
 
-def _changed(record: Record, data: EventData, _t: float) -> Record:
+def _changed(record: JobRecord, data: EventData, _t: float) -> JobRecord:
     if record.state in ENDED:
         raise Conflict(f"job '{record.name}' has ended ({record.state}): it cannot be changed any more")
     document = record.spec.model_dump(mode="json")
@@ -177,14 +177,14 @@ def _changed(record: Record, data: EventData, _t: float) -> Record:
     return replace(after, wish=None, pinned=False) if "wish" in data else after
 
 
-def _pausing(record: Record, data: EventData, t: float) -> Record:
+def _pausing(record: JobRecord, data: EventData, t: float) -> JobRecord:
     _need(record, frozenset({JobState.STARTING, JobState.RUNNING}), "paused")
     return replace(
         record, state=JobState.PAUSING, paused_by=str(data["by"]), paused_at=t, paused_who=str(data.get("who", "")), reason=""
     )
 
 
-def _paused(record: Record, data: EventData, t: float) -> Record:
+def _paused(record: JobRecord, data: EventData, t: float) -> JobRecord:
     """All processes are gone. By its user: until it is resumed; by the policy: back in the queue."""
     _need(record, frozenset({JobState.PAUSING, JobState.QUEUED}), "set aside")
     if record.state is not JobState.PAUSING:
@@ -193,17 +193,17 @@ def _paused(record: Record, data: EventData, t: float) -> Record:
     return replace(record, state=state, workers=0, wanted=0, nodes={}, changed_at=t, reason="")
 
 
-def _resumed(record: Record, _data: EventData, _t: float) -> Record:
+def _resumed(record: JobRecord, _data: EventData, _t: float) -> JobRecord:
     _need(record, frozenset({JobState.PAUSED}), "resumed")
     return replace(record, state=JobState.QUEUED, paused_by=None)
 
 
-def _cancelling(record: Record, _data: EventData, _t: float) -> Record:
+def _cancelling(record: JobRecord, _data: EventData, _t: float) -> JobRecord:
     _need(record, ACTIVE - {JobState.CANCELLING}, "cancelled")
     return replace(record, state=JobState.CANCELLING)
 
 
-def _restarting(record: Record, data: EventData, _t: float) -> Record:
+def _restarting(record: JobRecord, data: EventData, _t: float) -> JobRecord:
     _need(record, frozenset({JobState.STARTING, JobState.RUNNING}), "restarted")
     return replace(
         record,
@@ -217,7 +217,7 @@ def _restarting(record: Record, data: EventData, _t: float) -> Record:
 
 
 def _end(state: JobState) -> Fold:
-    def step(record: Record, data: EventData, t: float) -> Record:
+    def step(record: JobRecord, data: EventData, t: float) -> JobRecord:
         if record.state in ENDED:
             raise Conflict(f"job '{record.name}' has already ended ({record.state})")
         digest, error = data.get("digest"), data.get("error")

@@ -1,4 +1,4 @@
-"""Nodes, who has which slots now and had them before, and the head of the page."""
+"""Nodes, the present and past allocations, and the head of the page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stretto.server.spec import Strict
 
 
 class Node(BaseModel):
-    """A node, its slots, and who uses them."""
+    """A node, its slots, and the jobs on it."""
 
     name: str
     type: str = "cpu"
@@ -24,7 +24,7 @@ class Node(BaseModel):
 
 
 class Nodes(BaseModel):
-    """All nodes, and their slots in all."""
+    """All nodes, and the sum of their slots."""
 
     items: list[Node]
     slots: int
@@ -38,7 +38,7 @@ class NodeChange(Strict):
 
 
 class Share(BaseModel):
-    """What a job has been given."""
+    """The slots of a job."""
 
     job: str = Field(description="the id, or `other` for another tenant's job")
     name: str
@@ -59,7 +59,7 @@ class ClusterAllocation(BaseModel):
 
 
 class Bar(BaseModel):
-    """A stretch of the picture of slots over time: this many slots of a node belonged to the job from start to end."""
+    """An interval in which a job held this number of a node's slots."""
 
     job: str
     name: str
@@ -79,7 +79,7 @@ class History(BaseModel):
 
 
 class Alarm(BaseModel):
-    """Something that somebody should look at."""
+    """A problem that needs attention."""
 
     name: str
     text: str

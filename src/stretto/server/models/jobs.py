@@ -1,4 +1,4 @@
-"""A job as the API shows it: its states, its progress, its events, curves and logs, and why it has its size."""
+"""A job in the API: its states, progress, events, curves, logs and explanation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class JobState(StrEnum):
 
     @property
     def active(self) -> bool:
-        """Has processes somewhere, or may have."""
+        """States in which a job has processes, or may have."""
         return self in ACTIVE
 
 
@@ -40,7 +40,7 @@ ACTIVE = frozenset({JobState.STARTING, JobState.RUNNING, JobState.PAUSING, JobSt
 
 
 class Progress(BaseModel):
-    """Where a job stands; None where it has not said."""
+    """The progress of a job; None for values that it has not reported."""
 
     step: int = 0
     steps: int | None = None
@@ -105,14 +105,14 @@ class JobPage(BaseModel):
 
 
 class ScaleWish(Strict):
-    """How many workers a job shall have, within its limits."""
+    """The wanted number of workers, within the job's limits."""
 
     workers: int = Field(ge=1, le=MOST_WORKERS)
     pin: bool = Field(default=False, description="exactly this many: the policy does not touch it any more")
 
 
 class JobChange(Strict):
-    """Only the keys that are given change."""
+    """Changes of a job; keys that are left out stay as they are."""
 
     priority: int | None = Field(default=None, ge=-100, le=100)
     deadline: float | None = Field(default=None, ge=0, le=10**11)
@@ -122,7 +122,7 @@ class JobChange(Strict):
 
 
 class Event(BaseModel):
-    """Append-only. `id` grows over all jobs; it is the `id:` of the stream."""
+    """An event; events are append-only. `id` grows over all jobs and is the `id:` of the stream."""
 
     id: int
     job: JobId | None = None
@@ -181,11 +181,34 @@ class LogPart(BaseModel):
 
 
 class Competitor(BaseModel):
-    """A job that holds slots which another one could use."""
+    """A job that holds slots another one could use."""
 
     job: str
     name: str
     workers: int
+
+
+Constraint = Literal[
+    "none",
+    "maximum",
+    "minimum",
+    "slots",
+    "pinned",
+    "wish",
+    "plan",
+    "autoscale",
+    "refused",
+    "policy",
+    "guard",
+    "paused",
+    "starting",
+    "ended",
+    "quota",
+    "price",
+    "alarm",
+    "plain",
+]
+"""What binds the size of a job."""
 
 
 class Explanation(BaseModel):
@@ -193,26 +216,7 @@ class Explanation(BaseModel):
 
     job: JobId
     sentence: str
-    constraint: Literal[
-        "none",
-        "maximum",
-        "minimum",
-        "slots",
-        "pinned",
-        "wish",
-        "plan",
-        "autoscale",
-        "refused",
-        "policy",
-        "guard",
-        "paused",
-        "starting",
-        "ended",
-        "quota",
-        "price",
-        "alarm",
-        "plain",
-    ]
+    constraint: Constraint
     competing: list[Competitor] = Field(default_factory=list[Competitor])
     expected_start: float | None = None
     expected_finish: float | None = None

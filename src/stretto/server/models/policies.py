@@ -1,4 +1,4 @@
-"""Decisions, the policies that make them, what another one would have done, and the trace that is replayed."""
+"""Decisions, policies, what-if replays and their traces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Change(BaseModel):
     reason: str
 
 
-class Decision(BaseModel):
+class PolicyDecision(BaseModel):
     """A decision: its cause, its policy, and what it changed."""
 
     id: int
@@ -34,7 +34,7 @@ class Decision(BaseModel):
 class DecisionPage(BaseModel):
     """Decisions, newest first."""
 
-    items: list[Decision]
+    items: list[PolicyDecision]
     next: int | None = None
 
 
@@ -69,7 +69,7 @@ class WhatIfRequest(Strict):
 
 
 class Outcome(BaseModel):
-    """What a replay came to under one policy."""
+    """The results of a replay under one policy."""
 
     policy: str
     average_s: float

@@ -25,7 +25,7 @@ class Scope(StrEnum):
 
 
 class TokenRequest(Strict):
-    """A token to be made."""
+    """A request for a token."""
 
     name: Name
     scope: Scope
@@ -47,7 +47,7 @@ class Token(BaseModel):
 
 
 class NewToken(Token):
-    """A token that was just made: the only answer that has the secret."""
+    """A new token: the only answer with its secret."""
 
     secret: str = Field(description="shown once: only its hash is kept")
 

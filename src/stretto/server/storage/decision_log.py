@@ -1,4 +1,4 @@
-"""Decisions and the picture of slots over time, in the database."""
+"""Decisions and the history of slots, in the database."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from stretto.server.storage.repository import Storage
 
 KEPT_DECISIONS = 20_000
 KEPT_BARS_S = 30 * 86400.0
-
+MOST_BARS = 20_000
+"""Bars that one query returns."""
 
 Holdings = Mapping[tuple[str, str], tuple[str, str, int]]
 """(job, node) → (tenant, name, slots)."""
 
 
 class DecisionLog:
-    """What was decided, and who held which slots from when to when."""
+    """Decisions, and intervals in which jobs held slots."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -30,7 +31,7 @@ class DecisionLog:
                 self._open[row.job, row.node] = (row.id, row.slots)
 
     def decide(self, row: Mapping[str, Any], *, holdings: Holdings) -> int:
-        """Writes a decision and the changes of who holds which slots."""
+        """Writes a decision and the changed intervals."""
         return int(self._storage.transact(lambda connection: self._decide(connection, row, holdings)))
 
     def _decide(self, connection: Connection, row: Mapping[str, Any], holdings: Holdings) -> int:
@@ -44,7 +45,7 @@ class DecisionLog:
         return int(key[0])
 
     def draw(self, holdings: Holdings, *, t: float) -> None:
-        """The picture alone: somebody left between two decisions."""
+        """Writes the changed intervals alone, when a job left between two decisions."""
         if {key: slots for key, (_, _, slots) in holdings.items()} != {key: bar[1] for key, bar in self._open.items()}:
             self._storage.transact(lambda connection: self._draw(connection, holdings, t=t))
 
@@ -70,8 +71,8 @@ class DecisionLog:
         with self._storage.engine.connect() as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
 
-    def bars(self, *, since: float, until: float, limit: int = 20_000) -> list[dict[str, Any]]:
+    def bars(self, *, since: float, until: float) -> list[dict[str, Any]]:
         column = tables.bars.c
         query = sa.select(tables.bars).where(column.start <= until, sa.or_(column.end.is_(None), column.end >= since))
         with self._storage.engine.connect() as connection:
-            return [dict(row) for row in connection.execute(query.order_by(column.start).limit(limit)).mappings()]
+            return [dict(row) for row in connection.execute(query.order_by(column.start).limit(MOST_BARS)).mappings()]

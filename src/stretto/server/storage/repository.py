@@ -71,11 +71,11 @@ class Stored:
 
 @dataclass(slots=True)
 class Batch:
-    """What one transaction writes."""
+    """The writes of one transaction."""
 
     events: list[EventRow] = field(default_factory=list[EventRow])
     jobs: dict[str, dict[str, object]] = field(default_factory=dict[str, dict[str, object]])
-    known: dict[str, dict[str, object]] = field(default_factory=dict[str, dict[str, object]])
+    progress: dict[str, dict[str, object]] = field(default_factory=dict[str, dict[str, object]])
     points: list[tuple[str, Point]] = field(default_factory=list[tuple[str, Point]])
     key: KeyRow | None = None
     removed: list[str] = field(default_factory=list[str])
@@ -91,7 +91,7 @@ class Storage:
     # -- writing -------------------------------------------------------------------------------------------------
 
     def write(self, batch: Batch) -> list[Stored]:
-        """All of it or nothing. A database that is locked is tried again for a while, then `StorageDown`."""
+        """Writes all of it or nothing. Retries for a while if the database is locked, then raises `StorageDown`."""
         return self.transact(lambda connection: self._write(connection, batch))
 
     def transact(self, work: Callable[[Connection], T]) -> T:
@@ -112,9 +112,9 @@ class Storage:
         stored = [self._event(connection, row) for row in batch.events]
         for row in batch.jobs.values():
             connection.execute(self._upsert(tables.jobs, row, ["id"]))
-        if batch.known:
+        if batch.progress:
             update = sa.update(tables.jobs).where(tables.jobs.c.id == sa.bindparam("the_id"))
-            rows = [{"the_id": job, "known": known} for job, known in batch.known.items()]
+            rows = [{"the_id": job, "known": progress} for job, progress in batch.progress.items()]
             connection.execute(update.values(known=sa.bindparam("known")), rows)
         if batch.key is not None:
             connection.execute(sa.insert(tables.keys).values(**batch.key))

@@ -61,7 +61,7 @@ class TokenStore:
         return NewToken.model_validate({**_shown(row), "secret": f"st_{row['id']}_{secret}"})
 
     def _forget_dead(self, *, now: float) -> None:
-        """Revoked and expired ones are kept to be looked at, while there is room."""
+        """Keeps revoked and expired tokens for the list, while there is room."""
         dead = [name for name, row in list(self._rows.items()) if row["revoked_at"] is not None or _expired(row, now)]
         gone = [{"the_id": name} for name in dead]
         if gone:
@@ -97,7 +97,7 @@ class TokenStore:
         return [Token.model_validate(_shown(row)) for row in list(self._rows.values())]
 
     def flush(self) -> None:
-        """Writes down when tokens were last used, a few times an hour at most."""
+        """Writes when tokens were last used, at most a few times an hour."""
         used = {
             token: float(at)
             for token, row in list(self._rows.items())
@@ -123,6 +123,6 @@ def _shown(row: dict[str, object]) -> dict[str, object]:
     return {key: value for key, value in row.items() if key != "hash"}
 
 
-def first_token(store: TokenStore, *, now: float | None = None) -> NewToken:
+def first_token(store: TokenStore) -> NewToken:
     """The administrator's token that `stretto serve` prints at its first start."""
-    return store.create(TokenRequest(name="first", scope=Scope.ADMIN), now=time.time() if now is None else now)
+    return store.create(TokenRequest(name="first", scope=Scope.ADMIN), now=time.time())

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 from typing import BinaryIO
 
 from stretto.core.errors import Refused, UsageError
+from stretto.core.files import replacing
 from stretto.core.manifest import Manifest
 from stretto.train.checkpoint.catalog import verify
 from stretto.train.checkpoint.shard_layout import CODES, framed, header, weights, width
@@ -42,20 +41,13 @@ def export(storage: CheckpointStorage, manifest: Manifest, out: Path) -> int:
         places[index] = end
         end += size
     start = framed(document)
-    temporary = out.with_name(f".{out.name}.part")
     try:
-        with open(temporary, "wb") as file:
+        with replacing(out, durable=True) as file:
             file.write(start)
             file.truncate(len(start) + end)
             _copy(storage, manifest, places, file, base=len(start))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, out)
     except OSError as error:
         raise UsageError(f"{out} cannot be written: {error.strerror or error}: choose another place") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
     return len(start) + end
 
 

@@ -1,4 +1,4 @@
-"""The API, one file a subject."""
+"""The API, one file per subject."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def api(app: FastAPI, server: Server) -> None:
 
 
 def _prepare(app: FastAPI) -> None:
-    """Asks every route once: the framework prepares them when they are first asked, which would be somebody's request."""
+    """Matches every route once: the framework prepares routes at their first request, which would slow that request down."""
     scope: dict[str, object] = {
         "type": "http",
         "method": "GET",

@@ -1,4 +1,4 @@
-"""Routes that say who may use them. The scope is checked before a body is parsed, and a route without one is for
+"""Routes that declare their scope. The scope is checked before a body is parsed, and a route without one is for
 administrators."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 
 from stretto.server import models
 from stretto.server.api.views import seen
-from stretto.server.jobs.state import Record
+from stretto.server.jobs.state import JobRecord
 from stretto.server.models import Scope, Token
 
 if TYPE_CHECKING:
@@ -57,29 +57,29 @@ VIEW, SUBMIT, ADMIN, OPEN = needs(Scope.VIEWER), needs(Scope.SUBMITTER), needs(S
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, and the server they ask."""
+    """The token of a request, and the server."""
 
     server: Server
     token: Token
 
     @property
     def tenant(self) -> str | None:
-        """None for administrators: they see all tenants."""
+        """None for administrators, who see all tenants."""
         return None if self.token.scope is Scope.ADMIN else self.token.tenant
 
-    def record(self, job: str) -> Record:
+    def record(self, job: str) -> JobRecord:
         """The job, if there is one that this caller may see."""
         record = self.server.book.records.get(job)
         if record is None or not seen(record, self.tenant):
             raise HTTPException(404, f"there is no job {job}")
         return record
 
-    def view(self, record: Record) -> models.JobDetails:
+    def view(self, record: JobRecord) -> models.JobDetails:
         from stretto.server.api.views import job
 
         server = self.server
-        known = server.book.known[record.id]
-        return job(record, known, reason=server.reason(record), cost=server.conductor.cost(record))
+        progress = server.book.progress[record.id]
+        return job(record, progress, reason=server.reason(record), cost=server.conductor.cost(record))
 
 
 async def caller(request: Request) -> Caller:

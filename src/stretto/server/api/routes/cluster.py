@@ -1,4 +1,4 @@
-"""The cluster: overview, nodes, allocations, decisions, trace; and the policies: which there are, and what another would do."""
+"""The cluster: overview, nodes, allocations, decisions, trace; and the policies: their list, and what-if replays."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def list_nodes(who: Who) -> models.Nodes:
 async def change_node(
     who: Who, name: Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,64}$")], body: models.NodeChange
 ) -> models.Node:
-    """A cordoned node gets no workers, and loses those it has at the next decision."""
+    """A cordoned node gets no new workers, and loses those it has at the next decision."""
     server = who.server
     if name not in {info.name for info in server.cluster.nodes()}:
         raise HTTPException(404, f"there is no node {name!r}: see `stretto nodes`")
@@ -59,7 +59,7 @@ async def show_allocation(who: Who) -> Response:
 
 @router.get("/allocations/history", response_model=models.History, openapi_extra=VIEW)
 async def history(who: Who, since: Time = None, until: Time = None) -> Response:
-    """Slots over time. The last hour, if nothing else is asked for."""
+    """Slots over time; by default of the last hour."""
     end = time.time() if until is None else until
     begin = end - 3600 if since is None else since
     rows = await asyncio.to_thread(who.server.ledger.bars, since=begin, until=end)
@@ -88,17 +88,17 @@ async def decisions(
 ) -> models.DecisionPage:
     """Newest first."""
     rows = await asyncio.to_thread(who.server.ledger.decisions, before=before, limit=limit)
-    items: list[models.Decision] = []
+    items: list[models.PolicyDecision] = []
     for row in rows:
         own = [change for change in row["changes"] if who.tenant is None or change["tenant"] == who.tenant]
         trigger = row["trigger"] if who.tenant is None else "a change"
-        items.append(models.Decision.model_validate({**row, "trigger": trigger, "changes": own}))
+        items.append(models.PolicyDecision.model_validate({**row, "trigger": trigger, "changes": own}))
     return models.DecisionPage(items=items, next=items[-1].id if len(items) == limit else None)
 
 
 @router.get("/trace", response_model=models.Trace, openapi_extra=VIEW)
 async def trace(who: Who, hours: Annotated[float, Query(gt=0, le=24 * 365, allow_inf_nan=False)] = 24) -> models.Trace:
-    """What was recorded of the last hours, for the simulator."""
+    """The recorded jobs of the last hours, for the simulator."""
     return trace_of(who.server, tenant=who.tenant, hours=hours)
 
 

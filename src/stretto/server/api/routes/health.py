@@ -1,4 +1,4 @@
-"""Health for load balancers, and measures for Prometheus."""
+"""Health for load balancers, and metrics for Prometheus."""
 
 from __future__ import annotations
 

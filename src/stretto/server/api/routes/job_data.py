@@ -1,4 +1,4 @@
-"""What a job does: events, curves, sizes, logs, explanation."""
+"""A job's events, curves, sizes, logs and explanation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stretto.server.api.sse import columns, dump
 from stretto.server.api.views import slots
 from stretto.server.decisions.explain import explain
 from stretto.server.jobs.run_progress import Point
-from stretto.server.jobs.state import Record
+from stretto.server.jobs.state import JobRecord
 from stretto.server.models import ACTIVE, JobState
 from stretto.server.spec import scrub
 from stretto.server.storage.repository import MOST_POINTS
@@ -32,7 +32,7 @@ Limit = Annotated[int, Query(ge=1, le=1000)]
 
 @router.get("/events", response_model=models.EventPage, openapi_extra=VIEW)
 async def events(who: Who, after: After = 0, limit: Limit = 100) -> Response:
-    """Of all jobs, oldest first."""
+    """The events of all jobs, oldest first."""
     return await _events(who, after=after, limit=limit, job=None)
 
 
@@ -109,7 +109,7 @@ async def logs(
     return _log_part(record, source, page)
 
 
-def _log_part(record: Record, source: str, page: LogPage) -> models.LogPart:
+def _log_part(record: JobRecord, source: str, page: LogPage) -> models.LogPart:
     ended = record.state not in ACTIVE
     data = _whole(page.data, page.begin + len(page.data) >= page.size and ended)
     text = scrub(data.decode("utf-8", "replace"), record.spec.secrets())
@@ -126,7 +126,7 @@ def _log_part(record: Record, source: str, page: LogPage) -> models.LogPart:
 
 
 def _whole(data: bytes, last: bool) -> bytes:
-    """Without half a line at the end, so that a secret cannot slip through in two parts; all of it at the end of the log."""
+    """Cuts off an incomplete last line, so that no secret is split between two parts. At the end of the log, keeps it."""
     if last:
         return data
     end = data.rfind(b"\n") + 1
@@ -139,9 +139,9 @@ async def explanation(who: Who, job: JobId) -> models.Explanation:
     record, server = who.record(job), who.server
     return explain(
         record,
-        server.book.known[record.id],
+        server.book.progress[record.id],
         others=server.book.with_state(JobState.QUEUED, *ACTIVE),
-        knowns=server.book.known,
+        all_progress=server.book.progress,
         slots=slots(server),
         nodes=server.cluster.nodes(),
         now=time.time(),

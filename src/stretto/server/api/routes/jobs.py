@@ -20,16 +20,16 @@ from stretto.server.api.problems import NotValid
 from stretto.server.api.routes.auth import PROBLEMS, SUBMIT, VIEW, Caller, Guarded, Who, version_of
 from stretto.server.api.sse import dump
 from stretto.server.jobs.command import refusal, scales, work_of
-from stretto.server.jobs.state import NewEvent, Record
+from stretto.server.jobs.state import JobRecord, NewEvent
 from stretto.server.models import ENDED, JobState
 from stretto.server.spec import JobSpec
 from stretto.server.storage.repository import KeyRow
 from stretto.server.storage.tokens import make_id
 
 LOOKS, LOOK_S = 20, 0.05
-"""How often, and how far apart, a repeated submit looks for the first one's job."""
+"""How often, and in what interval, a repeated submit looks for the job of the first one."""
 AT_ONCE = 50
-"""Lines of a list that are written before others get their turn."""
+"""Lines of a list that are written before other requests get their turn."""
 
 router = APIRouter(prefix="/v1/jobs", route_class=Guarded, tags=["jobs"], responses=PROBLEMS)
 
@@ -37,7 +37,7 @@ JobId = Annotated[models.JobId, Path(description="the job's id")]
 IfMatch = Annotated[str | None, Header(description="the version that this change is meant for", max_length=64)]
 
 
-def _etag(response: Response, record: Record) -> None:
+def _etag(response: Response, record: JobRecord) -> None:
     response.headers["etag"] = f'"{record.version}"'
 
 
@@ -50,30 +50,30 @@ async def list_jobs(
     cursor: Annotated[str | None, Query(max_length=200)] = None,
 ) -> Raw:
     """Newest first. `name` finds jobs whose name contains it."""
-    found = [record for record in who.server.book.records.values() if views.seen(record, who.tenant)]
+    records = [record for record in who.server.book.records.values() if views.seen(record, who.tenant)]
     if state:
-        found = [record for record in found if record.state in state]
+        records = [record for record in records if record.state in state]
     if name:
-        found = [record for record in found if name in record.name]
-    found.sort(key=_place, reverse=True)
-    total = len(found)
+        records = [record for record in records if name in record.name]
+    records.sort(key=_place, reverse=True)
+    total = len(records)
     if cursor is not None:
         before = _read_cursor(cursor)
-        found = [record for record in found if _place(record) < before]
+        records = [record for record in records if _place(record) < before]
     lines: list[str] = []
-    for begin in range(0, min(limit, len(found)), AT_ONCE):
-        some = found[begin : min(limit, begin + AT_ONCE)]
+    for begin in range(0, min(limit, len(records)), AT_ONCE):
+        some = records[begin : min(limit, begin + AT_ONCE)]
         lines += [line for record in some if (line := who.server.lines.of(record.id, who.tenant)) is not None]
         await asyncio.sleep(0)
-    following = dump(_write_cursor(found[limit - 1])) if len(found) > limit else "null"
+    following = dump(_write_cursor(records[limit - 1])) if len(records) > limit else "null"
     return Raw(f'{{"items":[{",".join(lines)}],"next":{following},"total":{total}}}', media_type="application/json")
 
 
-def _place(record: Record) -> tuple[float, str]:
+def _place(record: JobRecord) -> tuple[float, str]:
     return record.submitted_at, record.id
 
 
-def _write_cursor(record: Record) -> str:
+def _write_cursor(record: JobRecord) -> str:
     return base64.urlsafe_b64encode(json.dumps(_place(record)).encode()).decode()
 
 
@@ -94,7 +94,7 @@ async def submit(
     spec: JobSpec,
     idempotency_key: Annotated[str | None, Header(max_length=128, pattern=r"^[\x21-\x7e]+$")] = None,
 ) -> models.JobDetails:
-    """Queues a job. With an `Idempotency-Key`, a repetition gives the first one's job."""
+    """Queues a job. With an `Idempotency-Key`, a repeated request returns the job of the first one."""
     server, tenant = who.server, who.token.tenant
     digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()
     if idempotency_key is not None and (old := await _repeated(who, idempotency_key, digest)) is not None:
@@ -129,19 +129,19 @@ async def submit(
     return who.view(record)
 
 
-async def _repeated(who: Caller, key: str, digest: str) -> Record | None:
-    found = who.server.storage.key(who.token.tenant, key)
-    if found is None:
+async def _repeated(who: Caller, key: str, digest: str) -> JobRecord | None:
+    earlier = who.server.storage.key(who.token.tenant, key)
+    if earlier is None:
         return None
-    if found[0] != digest:
+    if earlier[0] != digest:
         raise HTTPException(422, "this Idempotency-Key was used for another job: make a new one for each job")
     for _ in range(LOOKS):  # stored by a request of the same moment, and about to be in the book
-        record = who.server.book.records.get(found[1])
+        record = who.server.book.records.get(earlier[1])
         if record is not None:
             break
         await asyncio.sleep(LOOK_S)
     else:
-        raise HTTPException(409, f"this Idempotency-Key was used for job {found[1]}, which has been removed")
+        raise HTTPException(409, f"this Idempotency-Key was used for job {earlier[1]}, which has been removed")
     return record
 
 
@@ -154,7 +154,7 @@ async def show(who: Who, response: Response, job: JobId) -> models.JobDetails:
 
 @router.patch("/{job}", response_model=models.JobDetails, openapi_extra=SUBMIT)
 async def change(who: Who, response: Response, job: JobId, body: models.JobChange, if_match: IfMatch = None) -> models.JobDetails:
-    """Changes priority, deadline, price limit or plan. `{"wish": null}` gives a wish or a pin back to the policy."""
+    """Changes priority, deadline, price limit or plan. `{"wish": null}` removes a wish or a pin."""
     record = who.record(job)
     data: dict[str, object] = {
         key: value
@@ -170,7 +170,7 @@ async def change(who: Who, response: Response, job: JobId, body: models.JobChang
     return await _append(who, response, record, draft, if_match)
 
 
-def _check_plan(record: Record, plan: object) -> None:
+def _check_plan(record: JobRecord, plan: object) -> None:
     try:
         type(record.spec.elastic).model_validate({**record.spec.elastic.model_dump(mode="json"), "plan": plan})
     except ValueError as error:
@@ -194,7 +194,7 @@ async def scale(who: Who, response: Response, job: JobId, body: models.ScaleWish
 
 @router.post("/{job}/pause", response_model=models.JobDetails, openapi_extra=SUBMIT)
 async def pause(who: Who, response: Response, job: JobId, if_match: IfMatch = None) -> models.JobDetails:
-    """Gives its slots back at the next step boundary."""
+    """Pauses a job: it gives its slots back at the next step boundary."""
     record = who.record(job)
     kind = "paused" if record.state is JobState.QUEUED else "pausing"
     draft = NewEvent(
@@ -212,7 +212,7 @@ async def resume(who: Who, response: Response, job: JobId, if_match: IfMatch = N
 
 @router.post("/{job}/cancel", response_model=models.JobDetails, openapi_extra=SUBMIT)
 async def cancel(who: Who, response: Response, job: JobId, if_match: IfMatch = None) -> models.JobDetails:
-    """Ends it. A job that has ended already stays as it is."""
+    """Cancels a job. A job that has ended already stays as it is."""
     record = who.record(job)
     if record.state in ENDED or record.state is JobState.CANCELLING:
         return who.view(record)
@@ -223,7 +223,7 @@ async def cancel(who: Who, response: Response, job: JobId, if_match: IfMatch = N
 
 @router.delete("/{job}", status_code=204, openapi_extra=SUBMIT)
 async def remove(who: Who, job: JobId, if_match: IfMatch = None) -> None:
-    """Forgets an ended job and removes its folders. Its events stay."""
+    """Removes an ended job and its folders. Its events stay."""
     record = who.record(job)
     if record.state not in ENDED:
         raise HTTPException(409, f"job '{record.name}' is {record.state}: cancel it first")
@@ -232,7 +232,7 @@ async def remove(who: Who, job: JobId, if_match: IfMatch = None) -> None:
     await who.server.cluster.delete(job, runs)
 
 
-async def _append(who: Caller, response: Response, record: Record, draft: NewEvent, if_match: str | None) -> models.JobDetails:
+async def _append(who: Caller, response: Response, record: JobRecord, draft: NewEvent, if_match: str | None) -> models.JobDetails:
     after = await who.server.book.append(record.id, [draft], expected=version_of(if_match))
     who.server.conductor.trigger(f"{record.name} {draft.kind}")
     await who.server.conductor.apply()
