@@ -113,6 +113,14 @@ def test_a_lone_job_gets_workers_and_a_reason(name: str) -> None:
     assert answer.reasons["only"]
 
 
+@pytest.mark.parametrize("remaining", [0.0, 5e-324, -1.0])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_job_with_no_work_left_runs_so_that_it_can_end(name: str, remaining: float) -> None:
+    """A job that was paused after its last step. Under `goodput` it waited for ever: no size of it was worth anything."""
+    answer = policy(name)([job("last", most=1, remaining=remaining)], nodes(1), Allocation(), 60.0)
+    assert answer.workers("last") == 1
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_nodes_that_are_gone_are_not_used(name: str) -> None:
     jobs = [job("a", wanted=4), job("b", wanted=4)]

@@ -22,9 +22,13 @@ from stretto.scheduling.candidate_sizes import Floats
 from stretto.scheduling.types import SchedulableJob
 
 
+LEAST_WORK = 1e-6
+"""Work left of a job that declares none, in samples: it still has to start to end. With 0 every size would be worth nothing to it."""
+
+
 def work_left(jobs: Sequence[SchedulableJob]) -> Floats:
     """In the unit of goodput, samples of the initial batch; NaN where nothing is known."""
-    return np.array([learned(job) if job.remaining is None else max(job.remaining, 0.0) for job in jobs], dtype=np.float64)
+    return np.array([learned(job) if job.remaining is None else max(job.remaining, LEAST_WORK) for job in jobs], dtype=np.float64)
 
 
 def learned(job: SchedulableJob) -> float:
