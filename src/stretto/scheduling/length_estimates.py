@@ -21,9 +21,8 @@ import numpy as np
 from stretto.scheduling.candidate_sizes import Floats
 from stretto.scheduling.types import SchedulableJob
 
-
 LEAST_WORK = 1e-6
-"""Work left of a job that declares none, in samples: it still has to start to end. With 0 every size would be worth nothing to it."""
+"""Work left of a job that declares none, in samples: it has to run once more to end. With 0 every size would be worth nothing."""
 
 
 def work_left(jobs: Sequence[SchedulableJob]) -> Floats:
