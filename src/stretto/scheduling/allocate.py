@@ -14,8 +14,7 @@ import numpy as np
 
 from stretto.scheduling.candidate_sizes import Floats, Ints, Options, SizeGroup, options
 from stretto.scheduling.knapsack import choose
-from stretto.scheduling.packing import pack
-from stretto.scheduling.slots import Quotas, free_slots, still_valid
+from stretto.scheduling.slots import Quotas, free_slots, pack, still_valid
 from stretto.scheduling.types import Allocation, ClusterNode, Placement, SchedulableJob, size
 
 MUST = 1e6

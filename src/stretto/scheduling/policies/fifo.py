@@ -1,6 +1,6 @@
 """First in, first out, with back-filling: fixed sizes in order of arrival, nobody is moved.
 
-The baseline that everybody has. The first job that does not fit keeps its turn: later ones are started in the gaps (back-filling)
+The usual baseline. The first job that does not fit keeps its turn: later ones are started in the gaps (back-filling)
 only while they leave it no fewer free slots than it would otherwise have, which without known lengths means: anything that
 fits now. A job that has waited longer than `patience_s` stops the back-filling behind it, so that no large job starves.
 """

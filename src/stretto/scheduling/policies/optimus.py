@@ -45,7 +45,7 @@ def optimus(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], now: A
 
 
 def _part(placement: Placement, most: int) -> Placement:
-    """At most so many of these workers; all of them for 0."""
+    """At most `most` of these workers; all of them for 0."""
     part: list[tuple[str, int]] = []
     for node, count in placement:
         taken = min(count, most - size(tuple(part))) if most else count
@@ -116,7 +116,7 @@ def _push(
 
 
 def _predictor(job: SchedulableJob, nodes: Sequence[ClusterNode]) -> Callable[[int], float | None]:
-    """Remaining seconds on so many workers."""
+    """Remaining seconds on `count` workers."""
     oracle, left = job.step_s, job.steps_left
     if oracle is not None and left is not None:
         return lambda count: oracle[count - 1] * left if count <= len(oracle) else None
