@@ -61,7 +61,7 @@ class AutoscaleConfig:
     expiry_s: float = 180.0
     """A measurement older than this is not used: at 90 s, searches were repeated for nothing."""
     expiry_windows: float = 10.0
-    """But it counts for the time of at least this many measurements: otherwise a search would never end where steps take a minute."""
+    """But it counts for the time of at least this many measurements: else a search would never end where steps take a minute."""
     steps: int = 12
     """Steps that a measurement needs."""
     window_s: float = 2.0

@@ -125,7 +125,7 @@ def _within_quotas(
         return value
     quotas = Quotas(jobs)
     for job in jobs:
-        quotas.take(job, size(pinned.get(job.name, ())))
+        quotas.reserve(job, size(pinned.get(job.name, ())))
     value = value.copy()
     owners: dict[str, list[int]] = {}
     limits: dict[str, int] = {}
@@ -156,7 +156,7 @@ def _keep_quotas(
         if workers and workers > quotas.left(job) and job.name not in pinned and job.name not in held_fast:
             del places[job.name]
         else:
-            quotas.take(job, workers)
+            quotas.reserve(job, workers)
 
 
 def _placed(

@@ -87,7 +87,7 @@ class Quotas:
     def left(self, job: SchedulableJob) -> int:
         return self._left.get(job.owner, 1 << 40)
 
-    def take(self, job: SchedulableJob, workers: int) -> None:
+    def reserve(self, job: SchedulableJob, workers: int) -> None:
         if job.owner in self._left:
             self._left[job.owner] -= workers
 

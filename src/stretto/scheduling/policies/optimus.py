@@ -69,7 +69,7 @@ def _sizes(
     counts = {job.name: 0 for job in jobs} | fixed
     reasons = dict.fromkeys(fixed, "pinned")
     for job in jobs:
-        quotas.take(job, fixed.get(job.name, 0))
+        quotas.reserve(job, fixed.get(job.name, 0))
     ordered = sorted(
         (job for job in jobs if job.name not in fixed),
         key=lambda job: (job.preemptible or job.name not in kept, -job.priority, job.least),
@@ -80,7 +80,7 @@ def _sizes(
             free -= job.least
             if job.node_kind is not None:
                 of_kind[job.node_kind] -= job.least
-            quotas.take(job, job.least)
+            quotas.reserve(job, job.least)
             reasons[job.name] = "its fewest workers"
         else:
             reasons[job.name] = f"needs {quantity(job.least, 'slot')}, {free} are free"
@@ -97,7 +97,7 @@ def _sizes(
         free -= 1
         if job.node_kind is not None:
             of_kind[job.node_kind] -= 1
-        quotas.take(job, 1)
+        quotas.reserve(job, 1)
         reasons[job.name] = f"the {counts[job.name]}th worker saves {-gain:.0f} s, more than elsewhere"
         _push(heap, place, job, counts[job.name], predict[job.name])
     return counts, reasons
