@@ -16,10 +16,10 @@ from stretto.batching.throughput import ThroughputModel
 from stretto.core.errors import PolicyError
 from stretto.scheduling import registry
 from stretto.scheduling.genetic import Effort
+from stretto.scheduling.pipeline import check
 from stretto.scheduling.policies.pollux import pollux
 from stretto.scheduling.slots import free_slots
 from stretto.scheduling.types import Allocation, ClusterNode, Policy, SchedulableJob, same, size
-from stretto.scheduling.validate import check
 
 QUICK = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 NAMES = registry.names()

@@ -41,7 +41,7 @@ class Utility:
 
 @dataclass(frozen=True, slots=True)
 class Heuristic:
-    """`by` workers every so many steps; with `climb`, back again when the throughput fell."""
+    """`by` workers more every `steps` steps; with `climb`, back again when the throughput fell."""
 
     by: int
     steps: int
@@ -61,7 +61,7 @@ class AutoscaleConfig:
     expiry_s: float = 180.0
     """A measurement older than this is not used: at 90 s, searches were repeated for nothing."""
     expiry_windows: float = 10.0
-    """But it always lasts for the time of so many measurements: where steps take a minute a search would else never end."""
+    """But it counts for the time of at least this many measurements: else a search would never end where steps take a minute."""
     steps: int = 12
     """Steps that a measurement needs."""
     window_s: float = 2.0
@@ -144,7 +144,7 @@ def scaling_efficiency(low: tuple[int, float], high: tuple[int, float]) -> float
 
 
 def net_utility(goal: Utility, *, workers: int, rate: float, state: AutoscaleState) -> float:
-    """What finishing with so many workers at so many samples a second is worth, less what they cost until then."""
+    """What it is worth to finish with `workers` at `rate` samples a second, less what they cost until then."""
     here = state.measured[state.workers].rate
     left_s = (state.remaining_s or 0.0) * here / rate
     return goal.worth.at(state.now_s + left_s) - workers * left_s / 3600.0 * goal.price

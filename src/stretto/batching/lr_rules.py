@@ -130,7 +130,7 @@ def gain(pair: tuple[float, float] | None, *, batch: int, reference: int) -> flo
 
 
 def ramped(before: float, target: float, *, since: int, over: int) -> float:
-    """Momentum compensation: from `before` to `target` over so many steps, up or down."""
+    """Momentum compensation: from `before` to `target` in `over` equal steps, up or down."""
     if since >= over:
         return target
     return before + since / over * (target - before)

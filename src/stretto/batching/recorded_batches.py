@@ -15,7 +15,7 @@ from stretto.core.journal import Commit, Record, lives
 
 @dataclass(frozen=True, slots=True)
 class BatchLine:
-    """From this step on, steps of the loader have this batch in so many parts a slice."""
+    """From `step` on, steps of the loader have this batch, each slice computed in `parts` parts."""
 
     step: int
     loader: int

@@ -79,7 +79,7 @@ class StepTiming:
         ]
 
     def refit(self, *, after: int = 20) -> None:
-        """Starts a fit if there are so many new measurements and none is under way."""
+        """Starts a fit if there are at least `after` new measurements and no fit is under way."""
         if self._fresh < after or (self._thread is not None and self._thread.is_alive()):
             return
         observations = self.observations

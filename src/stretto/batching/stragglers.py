@@ -120,7 +120,7 @@ def observe(config: StragglerConfig, state: StragglerState, slice_s: Mapping[str
 
 
 def judge(config: StragglerConfig, state: StragglerState, shares: Sequence[tuple[str, int]]) -> Verdict:
-    """What to do about a roster whose workers (in its order) hold so many slices each."""
+    """What to do about a roster; `shares` are its workers, in order, with the slices that each computes."""
     if config.mode == "ignore":
         return Keep("stragglers are ignored")
     if len(shares) < 2:

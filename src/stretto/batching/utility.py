@@ -28,7 +28,7 @@ class UtilityCurve:
     span_s: float
 
     def at(self, seconds: float) -> float:
-        """What it is worth to finish so many seconds after the start."""
+        """What it is worth to finish `seconds` after the start."""
         seconds = max(0.0, seconds)
         match self.shape:
             case "decay":

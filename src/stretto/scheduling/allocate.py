@@ -14,8 +14,7 @@ import numpy as np
 
 from stretto.scheduling.candidate_sizes import Floats, Ints, Options, SizeGroup, options
 from stretto.scheduling.knapsack import choose
-from stretto.scheduling.packing import pack
-from stretto.scheduling.slots import Quotas, free_slots, still_valid
+from stretto.scheduling.slots import Quotas, free_slots, pack, still_valid
 from stretto.scheduling.types import Allocation, ClusterNode, Placement, SchedulableJob, size
 
 MUST = 1e6
@@ -126,7 +125,7 @@ def _within_quotas(
         return value
     quotas = Quotas(jobs)
     for job in jobs:
-        quotas.take(job, size(pinned.get(job.name, ())))
+        quotas.reserve(job, size(pinned.get(job.name, ())))
     value = value.copy()
     owners: dict[str, list[int]] = {}
     limits: dict[str, int] = {}
@@ -157,7 +156,7 @@ def _keep_quotas(
         if workers and workers > quotas.left(job) and job.name not in pinned and job.name not in held_fast:
             del places[job.name]
         else:
-            quotas.take(job, workers)
+            quotas.reserve(job, workers)
 
 
 def _placed(

@@ -53,7 +53,7 @@ class Aims:
     """What an hour of one worker at full efficiency is worth, in the currency of the prices."""
     least_on_demand: int = 0
     margin: int = 1
-    """Differences of so many nodes or fewer are left alone, unless jobs have no slot at all."""
+    """Differences of up to this many nodes are ignored, unless jobs have no slot at all."""
     hold_s: float = 900.0
     """No shrinking sooner than this after the last change."""
 

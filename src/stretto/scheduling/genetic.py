@@ -44,7 +44,7 @@ class Effort:
     population: int = 100
     generations: int = 100
     patience: int = 100
-    """Stop after so many generations without a better solution."""
+    """Generations without a better solution after which the search stops."""
     crossover: float = 0.9
 
 

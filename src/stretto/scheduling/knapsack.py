@@ -147,7 +147,7 @@ def _fill(picks: Ints, value: Floats, size: Ints, group: Ints, capacity: Ints) -
 def _programme(value: Floats, size: Ints, capacity: int) -> Ints:
     """The optimum for one group: best total for every number of slots, job by job."""
     slots = np.arange(capacity + 1)
-    # Where each option comes from: so many slots fewer, or a place that is worth −∞ if there are not so many.
+    # Where each option comes from: that many slots fewer, or a place that is worth −∞ if there are not enough.
     source = np.where(slots[None, :] >= size[:, None], slots[None, :] - size[:, None], capacity + 1)
     best = np.append(np.zeros(capacity + 1), -np.inf)
     taken = np.full((len(value), capacity + 1), NONE, dtype=np.int64)

@@ -34,7 +34,7 @@ WORK = 8_000
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """The concave envelopes of all jobs' speeds, cut at their corners: so many more slots bring so much more speed each."""
+    """The concave envelopes of all jobs' speeds, cut at their corners: `slots` more bring `slope` more speed each."""
 
     row: Ints
     slots: Floats
@@ -72,7 +72,7 @@ def pieces(speed: Floats, size: Ints) -> Pieces:
 
 @dataclass(frozen=True, slots=True)
 class _Phase:
-    """Between two ends: who ends with it, everybody's speed and slots during it."""
+    """The time between two ends: the jobs that end with it, and the speed and slots of all jobs during it."""
 
     ended: Ints
     speed: Floats

@@ -26,7 +26,7 @@ def fit(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], places: Ma
     kinds = {node.name: node.kind for node in nodes}
     quotas = Quotas(jobs)
     for job in jobs:
-        quotas.take(job, size(after.get(job.name, ())))
+        quotas.reserve(job, size(after.get(job.name, ())))
     for job in short:
         placement = after[job.name]
         missing = job.least - size(placement)
@@ -35,7 +35,7 @@ def fit(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], places: Ma
         if missing <= min(sum(usable.values()), quotas.left(job)):
             after[job.name] = _grow(placement, missing, usable)
             free |= usable
-            quotas.take(job, missing)
+            quotas.reserve(job, missing)
     return after
 
 

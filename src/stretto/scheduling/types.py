@@ -43,7 +43,7 @@ class SchedulableJob:
     name: str
     arrival_s: float
     least: int = 1
-    """It runs on at least so many workers, or not at all."""
+    """It runs on at least this many workers, or not at all."""
     declared_least: int | None = None
     """The same as its user declared it, where a pin or a plan has raised `least`; None: `least`."""
     most: int = 1

@@ -1,6 +1,6 @@
 """First in, first out, with back-filling: fixed sizes in order of arrival, nobody is moved.
 
-The baseline that everybody has. The first job that does not fit keeps its turn: later ones are started in the gaps (back-filling)
+The usual baseline. The first job that does not fit keeps its turn: later ones are started in the gaps (back-filling)
 only while they leave it no fewer free slots than it would otherwise have, which without known lengths means: anything that
 fits now. A job that has waited longer than `patience_s` stops the back-filling behind it, so that no large job starves.
 """
@@ -31,7 +31,7 @@ def fifo(
     reasons: dict[str, str] = {}
     for job in jobs:
         if job.name in places:
-            quotas.take(job, size(places[job.name]))
+            quotas.reserve(job, size(places[job.name]))
             reasons[job.name] = "runs at the size it asked for"
     blocked = False
     for job in sorted(jobs, key=lambda job: (-job.priority, job.arrival_s, job.name)):
@@ -47,7 +47,7 @@ def fifo(
         placement = one_kind(nodes, free, wanted, kind=job.node_kind)
         if placement:
             places[job.name] = placement
-            quotas.take(job, wanted)
+            quotas.reserve(job, wanted)
             reasons[job.name] = f"started on {wanted}: its turn, or it fits in a gap"
         else:
             room = sum(free[node.name] for node in nodes if job.runs_on(node.kind))

@@ -11,7 +11,7 @@ can be expected to last where the job has been on that size before, which is as 
 was never tried is an investment, and counts only with how much of its life a job has already spent on changes (as in Pollux), or
 what a pause costs over a horizon, whichever is kinder.
 
-The sizes with the highest total are chosen by prices (choosing.py) and packed (packing.py). While the fewest workers of all jobs
+The sizes with the highest total are chosen by prices (knapsack.py) and packed (slots.py). While the fewest workers of all jobs
 fit, everybody runs; otherwise a job that has waited for `starving_s` runs next, whatever its weight.
 """
 
@@ -38,9 +38,9 @@ class GoodputTuning:
     guess: float = 0.6
     """Exponent of the ranks by length that a look ahead begins with: between equal shares (0) and one after the other."""
     last: float = 1.0
-    """How many jobs the end of the last one counts as: with 0 the longest jobs pay for everybody's average with their own end."""
+    """Weight of the makespan, in jobs. 0 optimises mean completion time at the longest jobs' expense."""
     last_share: float = 0.1
-    """The same as a share of the jobs of unknown length, where that is more: which of many is the last one is not known."""
+    """The same as a share of the jobs of unknown length, where that is more: any of them may be the last to end."""
     crowd: float = 0.2
     """Jobs for each slot beyond which presumed lengths are believed less: the more jobs, the more often a long one is taken for
     a short one, and the longer whoever is put behind it waits."""
@@ -75,7 +75,7 @@ def goodput(
 
     def value_of(setting: Setting) -> Floats:
         settings.append(setting)
-        # Where families are told, a job of one that nobody has ended of is not like those that have.
+        # Where families are known, a job whose family has no finished job is not like jobs of other families.
         return value(setting, tuning, () if any(job.finished for job in jobs) else ended)
 
     starving = [job.name for job in jobs if not now.of(job.name) and _waited_s(job, time_s) > tuning.starving_s]
@@ -100,7 +100,7 @@ def value(setting: Setting, tuning: GoodputTuning = DEFAULT, ended: Sequence[flo
     """What every option of every job is worth."""
     left = work_left(setting.jobs)
     left_s, presumed = _left_s(setting, left), int(np.isnan(left).sum())
-    # One measure for all: whoever is paid in another currency than the others is squeezed, or squeezes them.
+    # One unit for all jobs: a job measured in another unit would get too few slots, or too many.
     length = np.where(np.isfinite(left_s), left_s, _presumed_s(setting, tuning, ended))
     worth = _worths(setting, length, presumed, tuning) ** _belief(setting, presumed, tuning)
     weight = worth * _importance(setting, left_s, tuning)

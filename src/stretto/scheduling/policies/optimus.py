@@ -45,7 +45,7 @@ def optimus(jobs: Sequence[SchedulableJob], nodes: Sequence[ClusterNode], now: A
 
 
 def _part(placement: Placement, most: int) -> Placement:
-    """At most so many of these workers; all of them for 0."""
+    """At most `most` of these workers; all of them for 0."""
     part: list[tuple[str, int]] = []
     for node, count in placement:
         taken = min(count, most - size(tuple(part))) if most else count
@@ -69,7 +69,7 @@ def _sizes(
     counts = {job.name: 0 for job in jobs} | fixed
     reasons = dict.fromkeys(fixed, "pinned")
     for job in jobs:
-        quotas.take(job, fixed.get(job.name, 0))
+        quotas.reserve(job, fixed.get(job.name, 0))
     ordered = sorted(
         (job for job in jobs if job.name not in fixed),
         key=lambda job: (job.preemptible or job.name not in kept, -job.priority, job.least),
@@ -80,7 +80,7 @@ def _sizes(
             free -= job.least
             if job.node_kind is not None:
                 of_kind[job.node_kind] -= job.least
-            quotas.take(job, job.least)
+            quotas.reserve(job, job.least)
             reasons[job.name] = "its fewest workers"
         else:
             reasons[job.name] = f"needs {quantity(job.least, 'slot')}, {free} are free"
@@ -97,7 +97,7 @@ def _sizes(
         free -= 1
         if job.node_kind is not None:
             of_kind[job.node_kind] -= 1
-        quotas.take(job, 1)
+        quotas.reserve(job, 1)
         reasons[job.name] = f"the {counts[job.name]}th worker saves {-gain:.0f} s, more than elsewhere"
         _push(heap, place, job, counts[job.name], predict[job.name])
     return counts, reasons
@@ -116,7 +116,7 @@ def _push(
 
 
 def _predictor(job: SchedulableJob, nodes: Sequence[ClusterNode]) -> Callable[[int], float | None]:
-    """Remaining seconds on so many workers."""
+    """Remaining seconds on `count` workers."""
     oracle, left = job.step_s, job.steps_left
     if oracle is not None and left is not None:
         return lambda count: oracle[count - 1] * left if count <= len(oracle) else None

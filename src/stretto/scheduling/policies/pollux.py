@@ -133,7 +133,7 @@ def _within_quotas(jobs: Sequence[SchedulableJob], places: dict[str, Placement],
             if size(tuple(cut)) < job.least:
                 cut = []
             placement = tuple(cut)
-        quotas.take(job, size(placement))
+        quotas.reserve(job, size(placement))
         places[job.name] = placement
     return {name: placement for name, placement in places.items() if placement}
 

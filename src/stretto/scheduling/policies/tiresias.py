@@ -43,7 +43,7 @@ def tiresias(
             total -= count
             if job.node_kind is not None:
                 of_kind[job.node_kind] -= count
-            quotas.take(job, count)
+            quotas.reserve(job, count)
         else:
             kept.pop(job.name, None)
             reasons[job.name] = f"waits: no room for its {quantity(count, 'slot')} after those before it in the queues"

@@ -41,7 +41,7 @@ class Application(Protocol):
         ...
 
     def loss(self, epoch: float) -> float:
-        """The loss that the application reports after so many epochs."""
+        """The loss that the application reports after `epoch` epochs."""
         ...
 
     def steps_left(self, batch: float, epoch: int) -> float:

@@ -21,7 +21,7 @@ from stretto.simulation.cluster.job import Costs, RestartCost, SimJob, stay
 
 EPSILON = 1e-9
 MOST_FINISHED = 16
-"""Finished jobs of one application that policies are told of: the latest."""
+"""Finished jobs of one application that policies see: the latest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class SimulationSettings:
     on_events: bool = False
     """Decide also when a job arrives or ends and when a node comes or goes."""
     history: bool = False
-    """Whether policies are told how much work jobs of the same application took that have ended."""
+    """Whether policies see how much work finished jobs of the same application took."""
     costs: Costs = field(default_factory=RestartCost)
     weather: FaultModel = field(default_factory=FaultModel)
     interference: float = 0.0

@@ -26,7 +26,7 @@ CLOSE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class RestartCost:
-    """Every change of placement stops the whole job for so long."""
+    """Every change of placement stops the whole job for `seconds`."""
 
     seconds: float = 30.0
 
@@ -278,7 +278,7 @@ def _predicts(model: ThroughputModel, observation: Observation) -> bool:
 
 
 def plain_batch(batch: BatchRange, workers: int) -> tuple[int, int]:
-    """Local batch and accumulation steps without a model: the fixed batch, or the smallest that gives everybody something."""
+    """Local batch and accumulation steps without a model: the fixed batch, or the smallest that every worker has a part of."""
     if batch.per_worker is not None:
         total = batch.per_worker * workers
     else:

@@ -97,7 +97,7 @@ def fairness(outcome: SimulationResult) -> np.ndarray:
 
 
 def alone_on_share(job: SimJob, share: float, slots: int) -> float:
-    """Seconds for the whole job on so many slots of its own, packed; a share below one slot is a slot for part of the time."""
+    """Seconds for the whole job alone on its share of the slots, packed; a share below 1 is one slot for part of the time."""
     workers = int(max(min(share, job.template.most, job.batch.most_workers), 1))
     return alone_s(job.application, job.batch, workers, slots) / min(share, 1.0)
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from stretto.simulation.rosters.world import World
 
 PHASES = list(Phase)
-LOOK_S = 0.5
-"""How long it takes to find out who cannot be reached, and how often it is asked again."""
+PROBE_S = 0.5
+"""How long it takes to find unreachable agents, and the time until the next attempt."""
 
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class SimAgent:
         self.alive = True
         self.draining = False
         self.unreached: list[str] = []
-        self._looking = False
+        self._probing = False
         self.workers: dict[str, SimWorker] = {}
         self.statuses: dict[str, WorkerStatus] = {}
         self._world = world
@@ -54,7 +54,7 @@ class SimAgent:
         self._starting = False
         self._shown: set[str] = set()
         """The gone whose records the leader can have seen."""
-        self._told: dict[str, tuple[int, int]] = {}
+        self._delivered: dict[str, tuple[int, int]] = {}
         store = FlakyLink(world.depot, world.network, host=name, answer_s=world.timing.answer_s, doubled=world.doubled)
         clock = world.loop.time
         self.mirror = WatchCache(store)
@@ -69,7 +69,7 @@ class SimAgent:
             on_lost=lambda life: True,
         )
         self._register()
-        parts = (self.mirror.run(), self.presence.run(), self.leader.run(), self._obey_forever())
+        parts = (self.mirror.run(), self.presence.run(), self.leader.run(), self._follow_store())
         self._tasks = [world.loop.create_task(part) for part in parts]
 
     # ---- life and death
@@ -112,20 +112,20 @@ class SimAgent:
         document = {"agent": self.name, "slots": self.slots, "draining": self.draining, "unreached": self.unreached}
         self.presence.put(store_schema.AGENTS + self.name, document)
 
-    # ---- what workers say
+    # ---- messages of workers
 
-    def hears(self, worker: SimWorker, **facts: Unpack[WorkerFacts]) -> None:
+    def report(self, worker: SimWorker, **facts: Unpack[WorkerFacts]) -> None:
         """A message on the worker's link; it may be overtaken by others, and some come twice."""
         if not self.alive:
             return
         for lag in self._world.lags():
             self._world.loop.call_later(lag, self._note, worker.name, facts)
-        if "halted" in facts and not self._looking:
-            self._looking = True
-            self._world.loop.call_later(LOOK_S, self._look)
+        if "halted" in facts and not self._probing:
+            self._probing = True
+            self._world.loop.call_later(PROBE_S, self._probe)
 
-    def _look(self) -> None:
-        """Who of those that are in the store cannot be reached, until everybody can be."""
+    def _probe(self) -> None:
+        """Registers which agents in the store cannot be reached, again and again until all can be."""
         if not self.alive:
             return
         agents = store_schema.under(self.mirror.entries, store_schema.AGENTS) if self.mirror.trouble is None else {}
@@ -133,9 +133,9 @@ class SimAgent:
         if unreached != self.unreached:
             self.unreached = unreached
             self._register()
-        self._looking = bool(unreached)
+        self._probing = bool(unreached)
         if unreached:
-            self._world.loop.call_later(LOOK_S, self._look)
+            self._world.loop.call_later(PROBE_S, self._probe)
 
     def measured(self, worker: SimWorker, speed: float) -> None:
         self._write(replace(self.statuses[worker.name], speed=speed))
@@ -165,31 +165,31 @@ class SimAgent:
         self.statuses[status.worker] = status
         self.presence.put(store_schema.WORKERS + status.worker, status.to_dict())
 
-    # ---- what the store says
+    # ---- following the store
 
-    async def _obey_forever(self) -> None:
+    async def _follow_store(self) -> None:
         while True:
-            self._obey()
+            self._reconcile()
             await self.mirror.changed(2.0)
 
-    def _obey(self) -> None:
+    def _reconcile(self) -> None:
         entries = self.mirror.entries
         roster, broken = store_schema.roster(entries), store_schema.broken(entries)
         for name, worker in list(self.workers.items()):
             if not worker.alive or worker.finished:
                 continue
-            halted, heard = self._told.get(name, (0, 0))
+            halted, newest = self._delivered.get(name, (0, 0))
             if broken > halted:
-                self._tell(worker, worker.halt, broken)
-            if roster is not None and roster.number > heard:
-                self._tell(worker, worker.hear, roster)
-            self._told[name] = (broken, max(heard, roster.number if roster else 0))
+                self._deliver(worker, worker.halt, broken)
+            if roster is not None and roster.number > newest:
+                self._deliver(worker, worker.receive, roster)
+            self._delivered[name] = (broken, max(newest, roster.number if roster else 0))
             if store_schema.DISMISSED + name in entries:
                 worker.die()
         self._forget(entries)
         self._size(entries)
 
-    def _tell(self, worker: SimWorker, call: Callable[[T], None], fact: T) -> None:
+    def _deliver(self, worker: SimWorker, call: Callable[[T], None], fact: T) -> None:
         world = self._world
         for lag in world.lags():
             world.loop.call_later(lag, worker.unless_done, call, fact)
@@ -228,4 +228,4 @@ class SimAgent:
         self.workers[worker.name] = worker
         self._write(WorkerStatus(worker.name, self.name, Phase.STARTING, worker.order, (self.name, worker.order)))
         world.loop.call_later(world.random.random() * world.script_s, worker.unless_done, worker.ready)
-        self._obey()
+        self._reconcile()

@@ -99,7 +99,7 @@ def _echo(world: World) -> None:
     rosters, broken = list(world.observer.rosters.values()), store_schema.broken(world.entries)
     for worker in world.processes:
         if rosters:
-            worker.unless_done(worker.hear, world.random.choice(rosters))
+            worker.unless_done(worker.receive, world.random.choice(rosters))
         if broken:
             worker.unless_done(worker.halt, world.random.randint(1, broken))
 

@@ -30,10 +30,10 @@ class FlakyStore:
         self.table.expire(now=self.loop.time())
         result = work()
         if self.table.revision != before:
-            self.tell()
+            self.notify()
         return result
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
 

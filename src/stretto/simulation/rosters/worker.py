@@ -65,14 +65,14 @@ class SimWorker:
         self._world.observer.note(f"{self.name} dies")
         self._world.fabric.gone(self, silently=silently, killed=True)
         if not silently and not self.finished:
-            self.agent.hears(self, phase=Phase.GONE)
+            self.agent.report(self, phase=Phase.GONE)
 
     # ---- what the agent says
 
     def ready(self) -> None:
-        self.agent.hears(self, phase=Phase.READY, slices=self._world.slices, shape="odd" if self.odd else "even")
+        self.agent.report(self, phase=Phase.READY, slices=self._world.slices, shape="odd" if self.odd else "even")
 
-    def hear(self, roster: Roster) -> None:
+    def receive(self, roster: Roster) -> None:
         if self.seat.receive(roster):
             self._world.fabric.build(self, roster)
         self._poke()
@@ -82,7 +82,7 @@ class SimWorker:
             self._busy = None
             self.receiving = 0
             self._stands = {standing for standing in self._stands if standing > number}
-        self.agent.hears(self, halted=self.seat.halted, tick=self.seat.tick)
+        self.agent.report(self, halted=self.seat.halted, tick=self.seat.tick)
         self._poke()
 
     # ---- groups
@@ -90,7 +90,7 @@ class SimWorker:
     def stood(self, number: int) -> None:
         if self.seat.stood(number):
             self._stands.add(number)
-            self.agent.hears(self, prepared=number)
+            self.agent.report(self, prepared=number)
         self._poke()
 
     def build_failed(self, number: int) -> None:
@@ -153,7 +153,7 @@ class SimWorker:
         self._stands = {standing for standing in self._stands if standing > roster.number}
         self.seat.enter(roster, tick=tick)
         self._world.observer.entered(self, roster, tick=tick)
-        self.agent.hears(self, phase=Phase.MEMBER, roster=roster.number, tick=tick)
+        self.agent.report(self, phase=Phase.MEMBER, roster=roster.number, tick=tick)
         self._work()
 
     # ---- training
@@ -225,11 +225,11 @@ class SimWorker:
         self._world.observer.note(f"{self.name} leaves with plan {plan.number}")
         self.alive = False
         self._world.fabric.gone(self)
-        self.agent.hears(self, phase=Phase.GONE, roster=plan.number, tick=self.seat.tick)
+        self.agent.report(self, phase=Phase.GONE, roster=plan.number, tick=self.seat.tick)
 
     def _finish(self) -> None:
         self.finished = True
         self._busy = None
         self._world.observer.finished(self)
         self._world.fabric.gone(self)
-        self.agent.hears(self, phase=Phase.FINISHED, tick=self.seat.tick)
+        self.agent.report(self, phase=Phase.FINISHED, tick=self.seat.tick)
