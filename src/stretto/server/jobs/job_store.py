@@ -87,24 +87,24 @@ class JobStore:
     async def flush(self, jobs: Sequence[str]) -> None:
         """Writes what is known of these jobs, and their points."""
         batch = Batch()
-        taken = self._take(jobs, batch)
+        collected = self._collect(jobs, batch)
         if not batch.progress:
             return
         try:
             await asyncio.to_thread(self.storage.write, batch)
         except BaseException:
-            for job, points in taken.items():
+            for job, points in collected.items():
                 self.buffered[job] = points + self.buffered.get(job, [])
             raise
 
-    def _take(self, jobs: Sequence[str], batch: Batch) -> dict[str, list[Point]]:
-        taken: dict[str, list[Point]] = {}
+    def _collect(self, jobs: Sequence[str], batch: Batch) -> dict[str, list[Point]]:
+        collected: dict[str, list[Point]] = {}
         for job in jobs:
             if job in self.records:
                 batch.progress[job] = self.progress[job].document()
-                taken[job] = self.buffered.pop(job, [])
-                batch.points.extend((job, point) for point in taken[job])
-        return taken
+                collected[job] = self.buffered.pop(job, [])
+                batch.points.extend((job, point) for point in collected[job])
+        return collected
 
     async def _queue(
         self,
@@ -143,11 +143,11 @@ class JobStore:
                 append.done.set_exception(error)
         if not accepted:
             return
-        taken = self._take([job for job in after if job in self.records and after[job] is not None], batch)
+        collected = self._collect([job for job in after if job in self.records and after[job] is not None], batch)
         try:
             stored = await asyncio.to_thread(self.storage.write, batch)
         except Exception as error:
-            for job, points in taken.items():
+            for job, points in collected.items():
                 self.buffered[job] = points + self.buffered.get(job, [])
             for append in accepted:
                 append.done.set_exception(error)
