@@ -29,7 +29,7 @@ def command(*, server: Server = None) -> None:
 
 
 class Top(App[None]):
-    """Reads the stream on a thread; every frame changes only what it names."""
+    """Reads the stream on a thread; each message updates only the jobs that it names."""
 
     TITLE = "stretto top"
     BINDINGS: ClassVar = [

@@ -35,13 +35,13 @@ def names() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class PolicyInput:
-    """What a decision is made from."""
+    """The input of a decision."""
 
     policy: str
     jobs: Sequence[SchedulableJob]
     nodes: Sequence[ClusterNode]
     places: Mapping[str, Placement]
-    """The present ones, before the pipeline's first step."""
+    """The present placements, before the pipeline's first step."""
     time_s: float
     paces: Mapping[str, Pace] = field(default_factory=dict[str, Pace])
     """Batch and speeds, for jobs that report no model of their own."""

@@ -24,7 +24,7 @@ MOST_TEXT = 2000
 
 @dataclass(slots=True)
 class Append:
-    """One caller's wish."""
+    """One caller's request."""
 
     job: str | None
     drafts: Sequence[NewEvent]
@@ -37,13 +37,13 @@ class Append:
 
 @dataclass(slots=True)
 class JobStore:
-    """Use from one event loop only."""
+    """All jobs in memory, backed by the database. Use from one event loop only."""
 
     storage: Storage
     publish: Callable[[Sequence[Stored]], None]
     records: dict[str, JobRecord] = field(default_factory=dict[str, JobRecord])
     live: dict[str, JobRecord] = field(default_factory=dict[str, JobRecord])
-    """Those of them that have not ended."""
+    """Jobs that have not ended."""
     progress: dict[str, RunProgress] = field(default_factory=dict[str, RunProgress])
     families: Families = field(default_factory=Families)
     buffered: dict[str, list[Point]] = field(default_factory=dict[str, list[Point]])
@@ -77,15 +77,15 @@ class JobStore:
         return record
 
     async def note(self, draft: NewEvent, *, tenant: str | None = None) -> None:
-        """An event of no job. Without a tenant, everybody may see it."""
+        """Appends an event of no job. Without a tenant, all tenants see it."""
         await self._queue(None, [draft], tenant=tenant)
 
     async def remove(self, job: str, *, expected: int | None = None) -> None:
-        """Forgets an ended job; its events stay."""
+        """Removes an ended job; its events stay."""
         await self._queue(job, [NewEvent("removed", "removed")], expected=expected, remove=True)
 
     async def flush(self, jobs: Sequence[str]) -> None:
-        """Writes what is known of these jobs, and their points."""
+        """Writes the progress of these jobs, and their points."""
         batch = Batch()
         collected = self._collect(jobs, batch)
         if not batch.progress:
@@ -200,7 +200,7 @@ class JobStore:
                     self.families.ended(record, progress)
 
     def with_state(self, *states: JobState) -> list[JobRecord]:
-        """Jobs in these states, which are not those of ended ones: there are thousands of those, and this is asked all the time."""
+        """Jobs in these states, which must not include ended ones: there may be thousands, and this is called all the time."""
         return [record for record in self.live.values() if record.state in states]
 
 
@@ -219,7 +219,7 @@ def job_row(record: JobRecord, progress: RunProgress) -> dict[str, object]:
 
 
 def _up_to_key(appends: list[Append]) -> tuple[list[Append], list[Append]]:
-    """The longest beginning with at most one key in it."""
+    """The longest prefix with at most one key in it."""
     keys = 0
     for place, append in enumerate(appends):
         keys += append.key is not None
