@@ -76,11 +76,11 @@ async def _launch(targets: list[Target], job: str, own: list[str], *, shared: St
 async def _reachable(plan: SshLaunch) -> None:
     """Every host answers and has what is needed, before anything is started on any."""
 
-    async def look(target: Target) -> str:
+    async def check(target: Target) -> str:
         code, output = await call(plan, target.host, ["version"], hear=lambda line: None)
         return explain(target.host, code, output, folder=plan.folder) if code else ""
 
-    problems = [text for text in await asyncio.gather(*map(look, plan.targets)) if text]
+    problems = [text for text in await asyncio.gather(*map(check, plan.targets)) if text]
     if problems:
         raise JobFailed("; ".join(problems))
 
@@ -184,15 +184,15 @@ class Terminal:
     async def begin(self, target: Target, words: Sequence[str]) -> int:
         """Starts the agent there and shows its output."""
 
-        def hear(line: str) -> None:
+        def on_line(line: str) -> None:
             detachment = detached(line)
             if detachment is not None and not target.console:
                 target.console, target.pid = detachment
                 self._plan.save(self._record)
             else:
-                self._say(target, line)
+                self._print(target, line)
 
-        code, output = await call(self._plan, target.host, words, hear=hear)
+        code, output = await call(self._plan, target.host, words, hear=on_line)
         if not target.console:
             raise JobFailed(explain(target.host, code, output, folder=self._plan.folder))
         return await self.view(target, tail=0) if code == LOST else code
@@ -201,16 +201,16 @@ class Terminal:
         """Shows the output of an agent that runs already, and connects again where that is lost."""
         words = ["attach", self._plan.job, "--console", target.console, "--pid", str(target.pid), "--tail", str(tail)]
         for attempt in range(AGAIN):
-            self._say(target, "(connecting again)" if attempt or not tail else "(attached)")
-            code, output = await call(self._plan, target.host, words, hear=lambda line: self._say(target, line))
+            self._print(target, "(connecting again)" if attempt or not tail else "(attached)")
+            code, output = await call(self._plan, target.host, words, hear=lambda line: self._print(target, line))
             if code != LOST:
                 return code
-            self._say(target, f"(the connection was lost, its agent goes on; {output.strip()[-200:] or 'ssh ended'})")
+            self._print(target, f"(the connection was lost, its agent goes on; {output.strip()[-200:] or 'ssh ended'})")
             await asyncio.sleep(2.0**attempt)
-        self._say(target, f"(given up; the agent may well run: stretto attach {self._plan.job})")
+        self._print(target, f"(given up; the agent may well run: stretto attach {self._plan.job})")
         return LOST
 
-    def _say(self, target: Target, line: str) -> None:
+    def _print(self, target: Target, line: str) -> None:
         print(f"{target.host}| {line}", flush=True)
 
     def _interrupt(self) -> None:
@@ -236,4 +236,4 @@ class Terminal:
                 if code == 0:
                     return
                 if not quiet:
-                    self._say(target, f"(could not be asked to stop the job: {output.strip()[-200:]})")
+                    self._print(target, f"(could not be asked to stop the job: {output.strip()[-200:]})")

@@ -29,7 +29,7 @@ def command(*, server: Server = None) -> None:
 
 
 class Top(App[None]):
-    """Reads the stream on a thread; every frame changes only what it names."""
+    """Reads the stream on a thread; each message updates only the jobs that it names."""
 
     TITLE = "stretto top"
     BINDINGS: ClassVar = [
@@ -136,7 +136,7 @@ class Top(App[None]):
         def explain(job: JobSummary) -> str:
             return self.api.explain(job.id).sentence
 
-        self._ask(explain)
+        self._on_chosen(explain)
 
     def action_pause(self) -> None:
         self._change(self.api.pause)
@@ -151,7 +151,7 @@ class Top(App[None]):
         def change(job: JobSummary) -> str:
             return f"{job.name} is {verb(job.id).state}"
 
-        self._ask(change)
+        self._on_chosen(change)
 
     def action_scale(self, by: int) -> None:
         def change(job: JobSummary) -> str:
@@ -159,10 +159,10 @@ class Top(App[None]):
             self.api.scale(job.id, workers)
             return f"{job.name} is wished to have {workers}"
 
-        self._ask(change)
+        self._on_chosen(change)
 
-    @work(thread=True, group="ask")
-    def _ask(self, what: Callable[[JobSummary], str]) -> None:
+    @work(thread=True, group="on_chosen")
+    def _on_chosen(self, what: Callable[[JobSummary], str]) -> None:
         job = self.call_from_thread(self.chosen)
         if job is None:
             return

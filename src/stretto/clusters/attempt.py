@@ -43,7 +43,7 @@ ILLEGIBLE = re.compile("[\x00\ud800-\udfff]")
 
 @dataclass(slots=True)
 class JobAttempt:
-    """What the local cluster knows about one assignment."""
+    """The state of one assignment in the local cluster."""
 
     assignment: Assignment
     folder: Path
@@ -53,12 +53,12 @@ class JobAttempt:
     reported: bool = False
     """Its start was reported."""
     requested: int | None = None
-    """The number of workers that its agent was asked for last."""
+    """The number of workers last requested from its agent."""
     stop_since: dict[Stop, float] = field(default_factory=dict[Stop, float])
-    """When each kind of stop was asked for first, and when last: `stop_sent`."""
+    """When each kind of stop was requested first; `stop_sent`: last."""
     stop_sent: dict[Stop, float] = field(default_factory=dict[Stop, float])
     steering: asyncio.Task[None] | None = None
-    """A request to its agent that is under way."""
+    """The pending request to its agent."""
     gone: bool = False
 
     def begun(self) -> bool:

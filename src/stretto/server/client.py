@@ -119,14 +119,14 @@ class Client:
         """Queues a job. With a `key`, repeating the call is harmless."""
         body = spec.model_dump(mode="json") if isinstance(spec, JobSpec) else dict(spec)
         headers = {"Idempotency-Key": key} if key else {}
-        return self._ask(models.JobDetails, "POST", "/v1/jobs", json=body, headers=headers, again=key is not None)
+        return self._call(models.JobDetails, "POST", "/v1/jobs", json=body, headers=headers, again=key is not None)
 
     def jobs(self, *, state: list[str] | None = None, name: str | None = None) -> Iterator[models.JobSummary]:
         """All jobs, newest first."""
         cursor: str | None = None
         while True:
             query: Query = {"limit": 500, "state": state, "name": name, "cursor": cursor}
-            page = self._ask(models.JobPage, "GET", "/v1/jobs", params={k: v for k, v in query.items() if v is not None})
+            page = self._call(models.JobPage, "GET", "/v1/jobs", params={k: v for k, v in query.items() if v is not None})
             yield from page.items
             cursor = page.next
             if cursor is None:
@@ -134,7 +134,7 @@ class Client:
 
     def job(self, job: str) -> models.JobDetails:
         """By id, or by a name that only one job has (of several, the newest that has not ended)."""
-        return self._ask(models.JobDetails, "GET", f"/v1/jobs/{self.resolve(job)}")
+        return self._call(models.JobDetails, "GET", f"/v1/jobs/{self.resolve(job)}")
 
     def resolve(self, job: str) -> str:
         """The id of a job that is given by id or by name."""
@@ -163,33 +163,33 @@ class Client:
 
     def _change(self, job: str, verb: str, body: Mapping[str, object] | None, version: int | None) -> models.JobDetails:
         headers = {"If-Match": f'"{version}"'} if version is not None else {}
-        return self._ask(models.JobDetails, "POST", f"/v1/jobs/{self.resolve(job)}/{verb}", json=body, headers=headers)
+        return self._call(models.JobDetails, "POST", f"/v1/jobs/{self.resolve(job)}/{verb}", json=body, headers=headers)
 
     def change(self, job: str, *, version: int | None = None, **fields: object) -> models.JobDetails:
         """priority=, deadline=, price_limit=, plan=, wish=None."""
         headers = {"If-Match": f'"{version}"'} if version is not None else {}
-        return self._ask(models.JobDetails, "PATCH", f"/v1/jobs/{self.resolve(job)}", json=fields, headers=headers)
+        return self._call(models.JobDetails, "PATCH", f"/v1/jobs/{self.resolve(job)}", json=fields, headers=headers)
 
     def remove(self, job: str) -> None:
         self._raw("DELETE", f"/v1/jobs/{self.resolve(job)}")
 
     def explain(self, job: str) -> models.Explanation:
-        return self._ask(models.Explanation, "GET", f"/v1/jobs/{self.resolve(job)}/explanation")
+        return self._call(models.Explanation, "GET", f"/v1/jobs/{self.resolve(job)}/explanation")
 
     def events(self, job: str | None = None, *, after: int = 0, limit: int = 1000) -> models.EventPage:
         path = f"/v1/jobs/{self.resolve(job)}/events" if job else "/v1/events"
-        return self._ask(models.EventPage, "GET", path, params={"after": after, "limit": limit})
+        return self._call(models.EventPage, "GET", path, params={"after": after, "limit": limit})
 
     def metrics(self, job: str, *, names: list[str] | None = None, after: int = -1, points: int = 2000) -> models.Series:
         query: Query = {"after": after, "points": points, **({"names": ",".join(names)} if names else {})}
-        return self._ask(models.Series, "GET", f"/v1/jobs/{self.resolve(job)}/metrics", params=query)
+        return self._call(models.Series, "GET", f"/v1/jobs/{self.resolve(job)}/metrics", params=query)
 
     def sizes(self, job: str) -> models.Sizes:
-        return self._ask(models.Sizes, "GET", f"/v1/jobs/{self.resolve(job)}/sizes")
+        return self._call(models.Sizes, "GET", f"/v1/jobs/{self.resolve(job)}/sizes")
 
     def log(self, job: str, *, source: str = "console", offset: int = 0, tail: int | None = None) -> models.LogPart:
         query: Query = {"source": source, "offset": offset, **({"tail": tail} if tail else {})}
-        return self._ask(models.LogPart, "GET", f"/v1/jobs/{self.resolve(job)}/logs", params=query)
+        return self._call(models.LogPart, "GET", f"/v1/jobs/{self.resolve(job)}/logs", params=query)
 
     def follow(self, job: str, *, source: str = "console", every_s: float = 0.5) -> Iterator[str]:
         """The log, until the job has ended."""
@@ -219,45 +219,45 @@ class Client:
     # -- the cluster ---------------------------------------------------------------------------------------------
 
     def overview(self) -> models.Overview:
-        return self._ask(models.Overview, "GET", "/v1/overview")
+        return self._call(models.Overview, "GET", "/v1/overview")
 
     def nodes(self) -> models.Nodes:
-        return self._ask(models.Nodes, "GET", "/v1/nodes")
+        return self._call(models.Nodes, "GET", "/v1/nodes")
 
     def cordon(self, node: str, *, cordoned: bool = True) -> models.Node:
-        return self._ask(models.Node, "PATCH", f"/v1/nodes/{node}", json={"cordoned": cordoned})
+        return self._call(models.Node, "PATCH", f"/v1/nodes/{node}", json={"cordoned": cordoned})
 
     def allocation(self) -> models.ClusterAllocation:
-        return self._ask(models.ClusterAllocation, "GET", "/v1/allocations")
+        return self._call(models.ClusterAllocation, "GET", "/v1/allocations")
 
     def history(self, *, since: float, until: float) -> models.History:
-        return self._ask(models.History, "GET", "/v1/allocations/history", params={"since": since, "until": until})
+        return self._call(models.History, "GET", "/v1/allocations/history", params={"since": since, "until": until})
 
     def decisions(self, *, limit: int = 50) -> models.DecisionPage:
-        return self._ask(models.DecisionPage, "GET", "/v1/decisions", params={"limit": limit})
+        return self._call(models.DecisionPage, "GET", "/v1/decisions", params={"limit": limit})
 
     def policies(self) -> models.Policies:
-        return self._ask(models.Policies, "GET", "/v1/policies")
+        return self._call(models.Policies, "GET", "/v1/policies")
 
     def use_policy(self, name: str) -> models.Policies:
-        return self._ask(models.Policies, "PUT", "/v1/policies/active", json={"name": name})
+        return self._call(models.Policies, "PUT", "/v1/policies/active", json={"name": name})
 
     def what_if(self, policy: str, *, hours: float = 6.0, baseline: str | None = None) -> models.WhatIf:
         body = {"policy": policy, "hours": hours, "baseline": baseline}
-        return self._ask(models.WhatIf, "POST", "/v1/policies/what-if", json=body, timeout=90.0)
+        return self._call(models.WhatIf, "POST", "/v1/policies/what-if", json=body, timeout=90.0)
 
     def trace(self, *, hours: float = 24.0) -> models.Trace:
-        return self._ask(models.Trace, "GET", "/v1/trace", params={"hours": hours})
+        return self._call(models.Trace, "GET", "/v1/trace", params={"hours": hours})
 
     def tokens(self) -> models.Tokens:
-        return self._ask(models.Tokens, "GET", "/v1/tokens")
+        return self._call(models.Tokens, "GET", "/v1/tokens")
 
     def me(self) -> models.Token:
-        return self._ask(models.Token, "GET", "/v1/tokens/me")
+        return self._call(models.Token, "GET", "/v1/tokens/me")
 
     def create_token(self, name: str, *, scope: str, tenant: str = "default", expires_s: float | None = None) -> models.NewToken:
         body = {"name": name, "scope": scope, "tenant": tenant, "expires_s": expires_s}
-        return self._ask(models.NewToken, "POST", "/v1/tokens", json=body)
+        return self._call(models.NewToken, "POST", "/v1/tokens", json=body)
 
     def revoke_token(self, token: str) -> None:
         self._raw("DELETE", f"/v1/tokens/{token}")
@@ -278,7 +278,7 @@ class Client:
 
     # -- asking --------------------------------------------------------------------------------------------------
 
-    def _ask(self, shape: type[T], method: str, path: str, *, again: bool | None = None, **request: Unpack[Request]) -> T:
+    def _call(self, shape: type[T], method: str, path: str, *, again: bool | None = None, **request: Unpack[Request]) -> T:
         response = self._raw(method, path, again=again, **request)
         return shape.model_validate_json(response.content)
 

@@ -35,13 +35,13 @@ def names() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class PolicyInput:
-    """What a decision is made from."""
+    """The input of a decision."""
 
     policy: str
     jobs: Sequence[SchedulableJob]
     nodes: Sequence[ClusterNode]
     places: Mapping[str, Placement]
-    """The present ones, before the pipeline's first step."""
+    """The present placements, before the pipeline's first step."""
     time_s: float
     paces: Mapping[str, Pace] = field(default_factory=dict[str, Pace])
     """Batch and speeds, for jobs that report no model of their own."""
@@ -72,7 +72,7 @@ class Runner:
         """The policy's answer, checked. `PolicyError` if there is none in time."""
         try:
             child = await self._ready()
-            line = await asyncio.wait_for(self._ask(child, snapshot), self.timeout_s)
+            line = await asyncio.wait_for(self._exchange(child, snapshot), self.timeout_s)
         except TimeoutError as error:
             await self.close()
             raise PolicyError(f"policy '{snapshot.policy}' has not answered within {self.timeout_s:g} s") from error
@@ -98,7 +98,7 @@ class Runner:
                 raise EOFError
         return self._child
 
-    async def _ask(self, child: asyncio.subprocess.Process, snapshot: PolicyInput) -> bytes:
+    async def _exchange(self, child: asyncio.subprocess.Process, snapshot: PolicyInput) -> bytes:
         assert child.stdin is not None
         assert child.stdout is not None
         data = await asyncio.to_thread(pickle.dumps, snapshot)

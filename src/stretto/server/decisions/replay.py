@@ -29,7 +29,7 @@ TICKS = 400
 MOST_JOBS = 400
 """The latest; a replay of more would take minutes."""
 PATIENCE = 10.0
-"""A replay over so many times the time that the jobs would take one after the other has jobs that never end."""
+"""If a replay exceeds the jobs' sequential time by this factor, some job never ends."""
 
 
 def replay(
@@ -70,7 +70,7 @@ def _fits(row: dict[str, Any], nodes: Sequence[ClusterNode], quota: int | None) 
 
 
 def span_s(rows: list[dict[str, Any]]) -> float:
-    """At most so long do these jobs take, one after the other at the slowest speed that was measured."""
+    """The longest that these jobs can take: one after the other, at the slowest measured speed."""
     works = [
         row["steps"] * row["batch"] / min(speeds) + START_S
         for row in rows

@@ -19,7 +19,7 @@ class Claim:
     """Workers that may be running now."""
     want: int
     least: int
-    """It can start with so many."""
+    """The number of workers that it can start with."""
     begun: bool
     """Its processes have been started: it can be resized, and it cannot be held back entirely."""
     since: float = 0.0

@@ -40,7 +40,7 @@ async def what_if(server: Server, *, tenant: str | None, policy: str, baseline: 
     }
     _running += 1
     try:
-        answer = await _ask(json.dumps(request).encode())
+        answer = await _replay(json.dumps(request).encode())
     finally:
         _running -= 1
     if "error" in answer:
@@ -48,11 +48,11 @@ async def what_if(server: Server, *, tenant: str | None, policy: str, baseline: 
     first, second = (models.Outcome(**outcome) for outcome in answer["answers"])
     ratio = second.average_s / first.average_s if first.average_s else 1.0
     return models.WhatIf(
-        hours=hours, jobs=len(first.jobs), baseline=first, other=second, ratio=ratio, sentence=_say(first, second, ratio)
+        hours=hours, jobs=len(first.jobs), baseline=first, other=second, ratio=ratio, sentence=_sentence(first, second, ratio)
     )
 
 
-async def _ask(request: bytes) -> dict[str, Any]:
+async def _replay(request: bytes) -> dict[str, Any]:
     child = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -75,7 +75,7 @@ async def _ask(request: bytes) -> dict[str, Any]:
             await child.wait()
 
 
-def _say(first: models.Outcome, second: models.Outcome, ratio: float) -> str:
+def _sentence(first: models.Outcome, second: models.Outcome, ratio: float) -> str:
     if not first.jobs:
         return "Nothing was measured in these hours: let some jobs run first."
     words = (

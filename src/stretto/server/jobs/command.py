@@ -42,7 +42,7 @@ def scales(spec: JobSpec) -> bool:
 
 
 def refusal(spec: JobSpec) -> str | None:
-    """Why a command is not taken as it is: it looks like training that would silently run on one fixed worker."""
+    """Why a command is refused: it looks like training that would silently run on one fixed worker."""
     words = None if spec.plain else _words(spec)
     if not words or _script(words):
         return None
@@ -64,7 +64,7 @@ def refusal(spec: JobSpec) -> str | None:
 
 
 def note(spec: JobSpec, *, state: JobState, steps: int) -> str:
-    """What everybody should know of a job whose command stretto cannot scale; empty where all is as it seems."""
+    """A warning about a command that stretto cannot scale; empty if there is none."""
     finished = state is JobState.FINISHED
     if spec.plain or work_of(spec).elastic or (scales(spec) and (steps or not finished)) or (state.ended and not finished):
         return ""

@@ -30,15 +30,15 @@ def family(record: JobRecord) -> Family:
 
 @dataclass(slots=True)
 class Families:
-    """In memory: it is learned again from the ended jobs that are kept when the server starts."""
+    """Kept in memory; at a start, the server learns it again from the ended jobs that it keeps."""
 
     _took: OrderedDict[Family, deque[tuple[float, float]]] = field(default_factory=OrderedDict[Family, deque[tuple[float, float]]])
     """(samples, seconds from the first step to the end) of each."""
     _paces: OrderedDict[Family, Pace] = field(default_factory=OrderedDict[Family, Pace])
-    """Of the one that was seen last."""
+    """Of the latest job."""
 
     def runs(self, record: JobRecord, pace: Pace) -> None:
-        """How fast a job is that has begun."""
+        """Records the speed of a job that has begun."""
         key = family(record)
         self._paces[key] = pace
         self._paces.move_to_end(key)
@@ -46,11 +46,11 @@ class Families:
             self._paces.popitem(last=False)
 
     def pace(self, record: JobRecord) -> Pace | None:
-        """Batch and speeds of this one's family."""
+        """Batch and speeds of this job's family."""
         return self._paces.get(family(record))
 
     def ended(self, record: JobRecord, progress: RunProgress) -> None:
-        """A job that has ended: if it ended well, what it took counts."""
+        """Records a job that has ended; only finished jobs count."""
         pace = progress.pace()
         if pace is not None:
             self.runs(record, pace)
@@ -65,7 +65,7 @@ class Families:
             self._took.popitem(last=False)
 
     def took(self, record: JobRecord) -> tuple[float, ...]:
-        """Samples that finished jobs of this one's family took, oldest first."""
+        """Samples that finished jobs of this job's family took, oldest first."""
         return tuple(samples for samples, _ in self._took.get(family(record), ()))
 
     def lasted(self, record: JobRecord) -> float | None:

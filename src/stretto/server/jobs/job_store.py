@@ -24,7 +24,7 @@ MOST_TEXT = 2000
 
 @dataclass(slots=True)
 class Append:
-    """One caller's wish."""
+    """One caller's request."""
 
     job: str | None
     drafts: Sequence[NewEvent]
@@ -37,13 +37,13 @@ class Append:
 
 @dataclass(slots=True)
 class JobStore:
-    """Use from one event loop only."""
+    """All jobs in memory, backed by the database. Use from one event loop only."""
 
     storage: Storage
     publish: Callable[[Sequence[Stored]], None]
     records: dict[str, JobRecord] = field(default_factory=dict[str, JobRecord])
     live: dict[str, JobRecord] = field(default_factory=dict[str, JobRecord])
-    """Those of them that have not ended."""
+    """Jobs that have not ended."""
     progress: dict[str, RunProgress] = field(default_factory=dict[str, RunProgress])
     families: Families = field(default_factory=Families)
     buffered: dict[str, list[Point]] = field(default_factory=dict[str, list[Point]])
@@ -77,34 +77,34 @@ class JobStore:
         return record
 
     async def note(self, draft: NewEvent, *, tenant: str | None = None) -> None:
-        """An event of no job. Without a tenant, everybody may see it."""
+        """Appends an event of no job. Without a tenant, all tenants see it."""
         await self._queue(None, [draft], tenant=tenant)
 
     async def remove(self, job: str, *, expected: int | None = None) -> None:
-        """Forgets an ended job; its events stay."""
+        """Removes an ended job; its events stay."""
         await self._queue(job, [NewEvent("removed", "removed")], expected=expected, remove=True)
 
     async def flush(self, jobs: Sequence[str]) -> None:
-        """Writes what is known of these jobs, and their points."""
+        """Writes the progress of these jobs, and their points."""
         batch = Batch()
-        taken = self._take(jobs, batch)
+        collected = self._collect(jobs, batch)
         if not batch.progress:
             return
         try:
             await asyncio.to_thread(self.storage.write, batch)
         except BaseException:
-            for job, points in taken.items():
+            for job, points in collected.items():
                 self.buffered[job] = points + self.buffered.get(job, [])
             raise
 
-    def _take(self, jobs: Sequence[str], batch: Batch) -> dict[str, list[Point]]:
-        taken: dict[str, list[Point]] = {}
+    def _collect(self, jobs: Sequence[str], batch: Batch) -> dict[str, list[Point]]:
+        collected: dict[str, list[Point]] = {}
         for job in jobs:
             if job in self.records:
                 batch.progress[job] = self.progress[job].document()
-                taken[job] = self.buffered.pop(job, [])
-                batch.points.extend((job, point) for point in taken[job])
-        return taken
+                collected[job] = self.buffered.pop(job, [])
+                batch.points.extend((job, point) for point in collected[job])
+        return collected
 
     async def _queue(
         self,
@@ -143,11 +143,11 @@ class JobStore:
                 append.done.set_exception(error)
         if not accepted:
             return
-        taken = self._take([job for job in after if job in self.records and after[job] is not None], batch)
+        collected = self._collect([job for job in after if job in self.records and after[job] is not None], batch)
         try:
             stored = await asyncio.to_thread(self.storage.write, batch)
         except Exception as error:
-            for job, points in taken.items():
+            for job, points in collected.items():
                 self.buffered[job] = points + self.buffered.get(job, [])
             for append in accepted:
                 append.done.set_exception(error)
@@ -200,7 +200,7 @@ class JobStore:
                     self.families.ended(record, progress)
 
     def with_state(self, *states: JobState) -> list[JobRecord]:
-        """Jobs in these states, which are not those of ended ones: there are thousands of those, and this is asked all the time."""
+        """Jobs in these states, which must not include ended ones: there may be thousands, and this is called all the time."""
         return [record for record in self.live.values() if record.state in states]
 
 
@@ -219,7 +219,7 @@ def job_row(record: JobRecord, progress: RunProgress) -> dict[str, object]:
 
 
 def _up_to_key(appends: list[Append]) -> tuple[list[Append], list[Append]]:
-    """The longest beginning with at most one key in it."""
+    """The longest prefix with at most one key in it."""
     keys = 0
     for place, append in enumerate(appends):
         keys += append.key is not None

@@ -1,4 +1,4 @@
-"""From the lines of a run's journal to events: what happened inside a job, in sentences. Pure, but for `known`, which
+"""From the lines of a run's journal to events: what happened inside a job, in sentences. Pure, except for `progress`, which
 it fills."""
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ FORWARDED = frozenset(
 
 @dataclass(slots=True)
 class Reading:
-    """What a portion of lines has brought."""
+    """The results of reading some lines."""
 
     drafts: list[NewEvent] = field(default_factory=list[NewEvent])
     points: list[Point] = field(default_factory=list[Point])
     model: bool = False
-    """The job has reported a model: the policy should hear of it."""
+    """The job has reported a model that the policy should see."""
     pauses_s: list[float] = field(default_factory=list[float])
     lost: int = 0
 
 
 def read(record: JobRecord, progress: RunProgress, lines: Sequence[JournalRecord]) -> Reading:
-    """Folds the lines into `known`."""
+    """Folds the lines into `progress`."""
     reading = Reading()
     state, workers, lost = record.state, record.workers, progress.lost
     for line in lines:
@@ -95,7 +95,7 @@ def _event(reading: Reading, progress: RunProgress, line: JournalEvent) -> None:
 
 
 def model_changed(before: Json, after: Json) -> bool:
-    """Whether a policy should hear of it at once: a first model, or one whose speeds moved by a tenth."""
+    """Whether a policy should see a model at once: the first one, or one whose speeds changed by a tenth."""
     if not isinstance(after, dict):
         return False
     if not isinstance(before, dict):

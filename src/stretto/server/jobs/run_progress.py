@@ -71,9 +71,9 @@ def _short(value: float) -> float:
 NAMES = 64
 """Different names of metrics that are kept for a job."""
 REPORTED = ("goodput", "noise_scale", "efficiency", "model", "utilisation")
-"""What is kept of a job's own document, for decisions."""
+"""Keys of a job's own document that are kept for decisions."""
 CURVES = ("goodput", "noise_scale", "efficiency")
-"""What of it becomes a curve."""
+"""Keys of it that become curves."""
 DEEP = 4
 """Levels of a job's own document: a fitted model has two."""
 LOADERS = 16
@@ -82,7 +82,7 @@ SMOOTH = 0.2
 Pace = tuple[int, tuple[tuple[int, float], ...]]
 """A batch, and (workers, samples a second) for every number of workers that a job has had."""
 UNKNOWN = "?"
-"""In `Known.edges` after a resume: the next commit may begin anywhere."""
+"""In `RunProgress.edges` after a resume: the next commit may begin anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +97,14 @@ class Point:
 
 @dataclass(slots=True)
 class RunProgress:
-    """Mutable on purpose: there is one for each running job, and it changes with every committed step."""
+    """The progress of a run, from its journal. Mutable, because it changes with every committed step."""
 
     life: int = 0
     run: str = ""
     offset: int = 0
-    """Bytes of the journal that are in here."""
+    """Bytes of the journal that have been read."""
     step: int = 0
-    """How many steps are finished: the number of the next one."""
+    """The number of finished steps, which is the number of the next one."""
     epoch: int | None = None
     loss: float | None = None
     batch: int | None = None
@@ -120,7 +120,7 @@ class RunProgress:
     at: float = 0.0
     """Time of the last commit."""
     stalled: str = ""
-    """Who waits where, while it makes no progress."""
+    """Which worker waits where, while there is no progress."""
     refused_above: int | None = None
     """Its workers when its agent gave up on more: those that joined were refused, and slots for them would be wasted."""
     report: dict[str, Json] = field(default_factory=dict[str, Json])
@@ -146,7 +146,7 @@ class RunProgress:
         return progress
 
     def renew(self, *, life: int, run: str) -> None:
-        """Another life: its journal is read from the beginning, unless it goes on in the old one. Speeds stay known."""
+        """Starts another life: its journal is read from the beginning, unless it continues the old one. Keeps the speeds."""
         if life != self.life:
             if run != self.run:
                 self.offset = self.samples = 0
@@ -157,18 +157,18 @@ class RunProgress:
             self.latest = {}
 
     def steps_in_all(self, declared: int | None) -> int | None:
-        """How many steps it will take: as the job itself counts what is left, else as its user declared."""
+        """Total number of steps: from the job's own count of what is left, else as declared by its user."""
         if self.left is not None and self.batch:
             return self.step + math.ceil(self.left / self.batch)
         return declared
 
     def remaining_s(self, *, steps: int | None) -> float | None:
-        """Until its end at the present speed."""
+        """Seconds until its end at the present speed."""
         steps = self.steps_in_all(steps)
         return max(0, steps - self.step) / self.steps_per_s if steps and self.steps_per_s else None
 
     def pace(self) -> Pace | None:
-        """What was measured of its speed so far."""
+        """The speeds measured so far."""
         if self.batch is None or not self.speeds:
             return None
         return self.batch, tuple(sorted((int(workers), _rough(speed)) for workers, speed in self.speeds.items()))
@@ -271,7 +271,7 @@ def plain(value: Json, *, deep: int = DEEP) -> Json:
 
 
 def numbers(metrics: Mapping[str, object]) -> dict[str, float]:
-    """The finite numbers of a job's metrics, at most `NAMES`, under names of a decent length."""
+    """The finite numbers of a job's metrics, at most `NAMES`, with names cut to 64 characters."""
     numbers = {name[:64]: number for name, value in metrics.items() if (number := finite(value)) is not None}
     return dict(list(numbers.items())[:NAMES])
 

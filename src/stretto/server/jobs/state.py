@@ -2,7 +2,7 @@
 
 `fold` is pure. Everything that the server knows about a job's life is what this function made of the job's events;
 whoever wants to change something appends an event and looks at the result. Progress inside a run is not here: it is
-read from the run's journal (`known.py`) and may be lost without harm.
+read from the run's journal (`run_progress.py`) and may be lost without harm.
 """
 
 from __future__ import annotations
