@@ -14,7 +14,7 @@ GAP = "…"
 LETTERS = 12
 """A text with fewer letters of its own is made elsewhere."""
 ELSEWHERE = {
-    "answer.text",  # of an error that was raised in a process that reads ahead
+    "data.text",  # of an error that was raised in a process that reads ahead
     "str(error)",  # a Refused of checkpoint/shard_layout.py, which is found as well
     "text",  # the argument of a function whose calls are found
     "f'{name}={kind}(…): {SAMPLERS.get(kind, WAYS)}'",  # constants: `samplers` has them

@@ -235,12 +235,12 @@ INTERNAL = {
         "next_count",
         "position",
         "repeat",
+        "request",
         "restore",
         "runner",
         "source",
         "sweeps",
         "to_dict",
-        "wanted",
     },
     "step": {
         "begin_pass",
