@@ -110,12 +110,12 @@ def test_the_words_of_a_policy_are_not_said_twice() -> None:
         slots=4,
         now=1000.0,
         decision=1,
-        reason="waits: its slots are worth more to others now",
+        reason="waits: other jobs gain more from its slots",
         alarm=None,
         tenant=None,
     )
     assert found.sentence.count("waits") == 1
-    assert "(its slots are worth more to others now)" in found.sentence
+    assert "(other jobs gain more from its slots)" in found.sentence
 
 
 def test_a_quota_is_named_as_what_holds_a_job_back() -> None:
@@ -160,7 +160,7 @@ def test_nothing_is_foretold_of_a_job_that_has_only_been_started() -> None:
 
 
 def test_a_paused_job_says_by_whom_and_since_when() -> None:
-    grown = record(reason="grown from 1 to 2: worth its pause of 0.5 s", wanted=2, workers=2)
+    grown = record(reason="grown from 1 to 2 workers, at the cost of a pause of 0.5 s", wanted=2, workers=2)
     pausing = fold(grown, "pausing", {"by": "user", "who": "ada"}, 1_800_000_000.0)
     paused = fold(pausing, "paused", {"by": "user"}, 1_800_000_060.0)
     assert (pausing.reason, paused.reason) == ("", ""), "that of its last growth is gone"

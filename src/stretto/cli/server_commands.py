@@ -106,7 +106,7 @@ def scale(name: str, workers: int, server: str | None, output: OutputFormat, *, 
     with client(server) as api:
         job = api.change(name, wish=None) if workers == 0 else api.scale(name, workers, pin=pin)
     if not show(job, output):
-        change = "is left to the policy" if workers == 0 else f"is {'pinned to' if pin else 'wished to have'} {workers}"
+        change = "is left to the policy" if workers == 0 else f"is {'pinned to' if pin else 'asked to have'} {workers}"
         print(f"{job.name} {change}; it has {job.workers} now")
 
 

@@ -14,6 +14,7 @@ from stretto.cli.options import Server
 from stretto.cli.server_commands import job_row
 from stretto.cli.targets import client
 from stretto.core.errors import StrettoError
+from stretto.core.text import quantity
 from stretto.server.client import Client, Frame
 from stretto.server.models import ClusterAllocation, JobDetails, JobSummary
 
@@ -157,7 +158,7 @@ class Top(App[None]):
         def change(job: JobSummary) -> str:
             workers = max(job.min, min(job.max, (job.wish or job.wanted or job.workers) + by))
             self.api.scale(job.id, workers)
-            return f"{job.name} is wished to have {workers}"
+            return f"{job.name} is asked to have {quantity(workers, 'worker')}"
 
         self._on_chosen(change)
 

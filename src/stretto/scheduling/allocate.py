@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stretto.core.text import quantity
 from stretto.scheduling.candidate_sizes import Floats, Ints, Options, SizeGroup, options
 from stretto.scheduling.knapsack import choose
 from stretto.scheduling.slots import Quotas, free_slots, pack, still_valid
@@ -57,7 +58,7 @@ def allocate(
     pinned = {job.name: kept[job.name] for job in jobs if job.pinned and job.name in kept}
     movable = [job for job in jobs if job.name not in pinned]
     if not movable or not nodes:
-        return Allocation(pinned, dict.fromkeys(pinned, "pinned where it is"))
+        return Allocation(pinned, dict.fromkeys(pinned, "pinned"))
     setting = _setting(movable, nodes, kept, time_s)
     value = _normalised(value_of(setting), setting.table)
     held_fast = {job.name for job in movable if not job.preemptible and job.name in kept}
@@ -77,7 +78,7 @@ def allocate(
     reasons = {
         job.name: _reason(job, kept.get(job.name, ()), places.get(job.name, ()), row, setting) for row, job in enumerate(movable)
     }
-    return Allocation(places | pinned, reasons | dict.fromkeys(pinned, "pinned where it is"))
+    return Allocation(places | pinned, reasons | dict.fromkeys(pinned, "pinned"))
 
 
 def _settling(job: SchedulableJob, time_s: float) -> bool:
@@ -239,7 +240,7 @@ def _reason(job: SchedulableJob, before: Placement, after: Placement, row: int, 
     """A sentence's worth of why: what was done, and what the next larger size would bring by the job's model."""
     old, new = size(before), size(after)
     if not new:
-        return f"waits: its {job.least} or more slots are worth more to others now"
+        return f"waits: other jobs gain more from the {quantity(job.least, 'slot')} that it needs"
     reason = _did(job, before, after, old, new)
     table = setting.table
     speeds = {count: speed for count, speed in zip(table.size.tolist(), table.speed[row].tolist(), strict=True) if speed > 0}
@@ -247,16 +248,18 @@ def _reason(job: SchedulableJob, before: Placement, after: Placement, row: int, 
     if larger is None or new not in speeds:
         return reason
     if not table.single[row]:
-        return f"{reason}; nothing is measured of it yet"
+        return f"{reason}; its speed has not been measured yet"
     gain = speeds[larger] / speeds[new]
     if gain < 1.01:
-        return f"{reason}; {larger} would be no faster"
-    return f"{reason}; {larger} would make it {gain:.2f} times as fast, less than those slots bring elsewhere or a change costs"
+        return f"{reason}; {larger} workers would be no faster"
+    why = "other jobs gain more from those slots, or the pause costs more"
+    return f"{reason}; {larger} workers would be only {gain:.2f}× as fast: {why}"
 
 
 def _did(job: SchedulableJob, before: Placement, after: Placement, old: int, new: int) -> str:
     if not old:
-        return f"started on {new}"
+        return f"started on {quantity(new, 'worker')}"
     if new == old:
-        return "keeps its size" if sorted(before) == sorted(after) else "moved to make room for a job that needs whole nodes"
-    return f"{'grown' if new > old else 'shrunk'} from {old} to {new}: worth its pause of {job.pause_s:.2g} s"
+        return "keeps its size" if sorted(before) == sorted(after) else "moved: a job that needs whole nodes gets its place"
+    change = "grown" if new > old else "shrunk"
+    return f"{change} from {old} to {quantity(new, 'worker')}, at the cost of a pause of {job.pause_s:.2g} s"

@@ -48,7 +48,7 @@ def fifo(
         if placement:
             places[job.name] = placement
             quotas.reserve(job, wanted)
-            reasons[job.name] = f"started on {wanted}: its turn, or it fits in a gap"
+            reasons[job.name] = f"started on {quantity(wanted, 'worker')}: it was next, or it fits into a gap"
         else:
             room = sum(free[node.name] for node in nodes if job.runs_on(node.kind))
             kind = "" if job.node_kind is None else f" on nodes of kind {job.node_kind}"

@@ -226,20 +226,20 @@ def _reasoning_running(scene: Scene) -> Reasoning:
     if record.wanted >= most and scene.why == "autoscale":
         autoscale = record.spec.elastic.autoscale
         bar = f"{autoscale.efficiency:g}" if autoscale is not None and autoscale.efficiency is not None else "?"
-        text = f"{name} has {has}{moving}: more have not been measured to bring elastic.autoscale.efficiency={bar}"
+        text = f"{name} has {has}{moving}: no larger size has been measured to reach elastic.autoscale.efficiency={bar}"
         wish = f"`stretto scale {record.id} {record.spec.elastic.max}`"
         return Reasoning(text, "autoscale", ("a lower efficiency", "other measured speeds", wish))
     if record.wanted >= most and scene.why == "refused":
         text = f"{name} has {has}{moving}: workers that joined were refused; `stretto logs {record.id}` says why"
         return Reasoning(text, "refused", (f"`stretto scale {record.id} {record.spec.elastic.max}`, once the cause is gone",))
     if record.wanted >= most and scene.why == "wish":
-        return Reasoning(f"{name} has {has}{moving}: that is what was wished for", "wish", (f"`stretto scale {record.id} N`",))
+        return Reasoning(f"{name} has {has}{moving}: this size was asked for", "wish", (f"`stretto scale {record.id} N`",))
     if record.wanted >= most:
         return Reasoning(f"{name} has {has}{moving}: that is its maximum", "maximum", ("a larger elastic.max",))
     if scene.competing and scene.free <= 0:
         text = f"{name} has {has} of at most {most}{moving}: the other slots belong to {scene.others}{scene.tail}"
         return Reasoning(text, "slots", (scene.room, "a higher priority", "more slots"))
-    text = f"{name} has {has} of at most {most}{moving}{scene.tail or ': more would not pay, says the policy'}"
+    text = f"{name} has {has} of at most {most}{moving}{scene.tail or ': the policy gains nothing from more'}"
     return Reasoning(text, "policy", ("a changed model or progress of the job", f"`stretto scale {record.id} {most}`"))
 
 

@@ -156,7 +156,7 @@ class SchedulerLoop:
             if record is not None and workers and workers == size(answer.shown.get(job.name, ())) != record.wanted:
                 words = _moved(record, workers, job, seated, _seated(record, answer))
             elif record is not None and workers and _seated(record, answer):
-                words = "; ".join([f"started on {workers}", *words.split("; ")[1:]])
+                words = "; ".join([f"started on {quantity(workers, 'worker')}", *words.split("; ")[1:]])
             reasons[job.name] = words or _plain(workers, job.least)
         return reasons
 
@@ -257,14 +257,14 @@ def _seated(record: JobRecord, answer: Answer) -> bool:
 
 def _moved(record: JobRecord, workers: int, limit: SchedulableJob, seated: Sequence[str], own: bool) -> str:
     if own:
-        return "its fewest workers: a job that waits gets them at the next decision"
+        return "gets its fewest workers first; the next decision may give it more"
     if workers < record.wanted and workers < limit.most and seated:
         return f"makes room for {', '.join(repr(name) for name in seated[:3])}{' and others' if len(seated) > 3 else ''}"
     return f"its limits are {limit.least} to {limit.most} now"
 
 
 def _plain(workers: int, least: int) -> str:
-    return "as the policy has decided" if workers else f"waits: the policy gives its {quantity(least, 'slot')} to others now"
+    return "the policy decided so" if workers else f"waits: the policy gives its {quantity(least, 'slot')} to others now"
 
 
 def _why(triggers: Sequence[str]) -> str:

@@ -187,7 +187,7 @@ async def scale(who: Who, response: Response, job: JobId, body: models.ScaleWish
     if not least <= body.workers <= most:
         fix = "change elastic.min and elastic.max in the job file to allow more"
         raise HTTPException(422, f"workers={body.workers} is outside the job's limits {least} to {most}: {fix}")
-    words = "pinned to" if body.pin else "wished for"
+    words = "pinned to" if body.pin else "asked for"
     draft = NewEvent("wished", f"{words} {quantity(body.workers, 'worker')}", {"workers": body.workers, "pin": body.pin})
     return await _append(who, response, record, draft, if_match)
 
