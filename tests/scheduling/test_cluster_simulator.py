@@ -47,14 +47,16 @@ def test_a_lone_job_takes_its_wait_its_start_and_its_work() -> None:
     assert outcome.jobs[0].end_s == pytest.approx(60 + 30 + 600, abs=5)
 
 
-def test_deciding_on_events_does_not_wait_for_the_period() -> None:
+@pytest.mark.parametrize("arrival_s", [0.0, 5.0])
+def test_deciding_on_events_does_not_wait_for_the_period(arrival_s: float) -> None:
+    """Not even for a job that is there from the beginning: it waited for the first period, and hid arrivals before its end."""
     late = run(trace(), settings=SimulationSettings(costs=RestartCost(0.0), period_s=3600))
     soon = run(
-        [replace(one, time_s=5.0) for one in trace()],
+        [replace(one, time_s=arrival_s) for one in trace()],
         settings=SimulationSettings(costs=RestartCost(0.0), period_s=3600, on_events=True),
     )
     assert late.jobs[0].end_s == pytest.approx(4200, abs=5)
-    assert soon.jobs[0].end_s == pytest.approx(605, abs=5)
+    assert soon.jobs[0].end_s == pytest.approx(arrival_s + 600, abs=5)
 
 
 def test_the_same_seed_gives_the_same_day_and_another_seed_another() -> None:

@@ -127,9 +127,8 @@ class Simulation:
         """Times before the next decision at which something is due anyway."""
         if not self.settings.on_events:
             return []
-        times = [job.arrival_s for job in self.waiting[-1:]]
-        times += [self.now + eta for job in self.active if (eta := job.eta_s()) is not None]
-        return [time_s for time_s in times if time_s > self.now + EPSILON]
+        ends = [self.now + eta for job in self.active if (eta := job.eta_s()) is not None]
+        return [job.arrival_s for job in self.waiting[-1:]] + [end_s for end_s in ends if end_s > self.now + EPSILON]
 
     def _advance(self, target: float) -> None:
         seconds = target - self.now
