@@ -3,7 +3,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, errorMessage } from "../api/api-error";
 import { api } from "../api/client";
-import type { Job } from "../api/types";
+import type { JobDetails } from "../api/types";
 import { pluralize } from "../lib/format";
 import { hasEnded, sameIntent } from "../lib/job-state";
 import { navigate } from "../state/navigation";
@@ -14,7 +14,7 @@ import { type Confirmation, ConfirmDialog } from "./confirm-dialog";
 /** How often a request is repeated because the job's version was out of date. */
 const MAX_RETRIES = 5;
 
-type JobRequest = (headers: Record<string, string>) => Promise<Job>;
+type JobRequest = (headers: Record<string, string>) => Promise<JobDetails>;
 type RunAction = (request: JobRequest, done: string) => Promise<void>;
 
 interface Message {
@@ -22,19 +22,19 @@ interface Message {
   isError: boolean;
 }
 
-const jobPath = (job: Job) => `/v1/jobs/${job.id}`;
+const jobPath = (job: JobDetails) => `/v1/jobs/${job.id}`;
 
 /**
  * Sends a request for the version of the job that is on the screen. A version grows by itself, with every resize and every
  * event: the request is repeated with the new one unless somebody changed what this request is about.
  */
-async function sendForVersion(request: JobRequest, shown: Job): Promise<Job> {
+async function sendForVersion(request: JobRequest, shown: JobDetails): Promise<JobDetails> {
   for (let { version } = shown, retries = 0; ; retries++) {
     try {
       return await request({ "If-Match": `"${version}"` });
     } catch (error) {
       if (!(error instanceof ApiError) || error.status !== 412 || retries >= MAX_RETRIES) throw error;
-      const current = await api.get<Job>(jobPath(shown));
+      const current = await api.get<JobDetails>(jobPath(shown));
       jobs.update([current]);
       if (!sameIntent(shown, current)) throw error;
       version = current.version;
@@ -47,7 +47,7 @@ function describeError(error: unknown): string {
   return conflict ? "Somebody else changed the job. Check its state, then try again." : errorMessage(error);
 }
 
-export function JobControls({ job, onChange }: { job: Job; onChange: () => void }) {
+export function JobControls({ job, onChange }: { job: JobDetails; onChange: () => void }) {
   const [message, setMessage] = useState<Message | null>(null);
   const [confirmation, setConfirmation] = useState<Confirmation | null>(null);
   const [busy, setBusy] = useState(false);
@@ -70,7 +70,7 @@ export function JobControls({ job, onChange }: { job: Job; onChange: () => void 
     onChange();
   };
   const post = (verb: string, done: string) => () =>
-    void run((headers) => api.post<Job>(`${jobPath(job)}/${verb}`, undefined, headers), done);
+    void run((headers) => api.post<JobDetails>(`${jobPath(job)}/${verb}`, undefined, headers), done);
   const remove = async () => {
     deleting.add(job.id);
     abortRequests(job.id);
@@ -131,7 +131,7 @@ export function JobControls({ job, onChange }: { job: Job; onChange: () => void 
 }
 
 /** Requests a size, which the policy follows if it can; a pinned size is fixed. */
-function ScaleForm({ job, disabled, run }: { job: Job; disabled: boolean; run: RunAction }) {
+function ScaleForm({ job, disabled, run }: { job: JobDetails; disabled: boolean; run: RunAction }) {
   const requested = job.wish ?? (job.wanted || job.min);
   // What the user typed or ticked; null before that. Updates of the job must not overwrite it.
   const [typed, setTyped] = useState<string | null>(null);
@@ -144,12 +144,12 @@ function ScaleForm({ job, disabled, run }: { job: Job; disabled: boolean; run: R
     event.preventDefault();
     const size = pluralize(workers, "worker");
     const done = pin ? `Pinned to ${size}.` : `Requested ${size}: the policy decides.`;
-    await run((headers) => api.post<Job>(`${jobPath(job)}/scale`, { workers, pin }, headers), done);
+    await run((headers) => api.post<JobDetails>(`${jobPath(job)}/scale`, { workers, pin }, headers), done);
     setTyped(null);
     setTicked(null);
   };
   const dropRequest = () =>
-    void run((headers) => api.patch<Job>(jobPath(job), { wish: null }, headers), "The policy decides the size again.");
+    void run((headers) => api.patch<JobDetails>(jobPath(job), { wish: null }, headers), "The policy decides the size again.");
   return (
     <form class="scale" onSubmit={(event) => void submit(event)} aria-label="scale">
       <span class="stepper">

@@ -1,7 +1,7 @@
 /** The charts of a job: its metrics by step or time, and its workers and pauses by time. */
 
 import { useEffect, useMemo, useState } from "preact/hooks";
-import type { Job, Sizes } from "../api/types";
+import type { JobDetails, Sizes } from "../api/types";
 import { formatMilliseconds } from "../lib/format";
 import type { Column } from "../lib/metric-series";
 import { workersOverTime } from "../lib/worker-series";
@@ -55,7 +55,7 @@ const CHARTS: readonly ChartSpec[] = [
   },
 ];
 
-export function MetricCharts({ job, sizes }: { job: Job; sizes: Sizes | null }) {
+export function MetricCharts({ job, sizes }: { job: JobDetails; sizes: Sizes | null }) {
   const [names, setNames] = useState<string[]>([]);
   const [x, setX] = useState<"step" | "time">("step");
   const [logScale, setLogScale] = useState(false);
@@ -120,7 +120,7 @@ const WORKER_LINES: ChartLine[] = [
 ];
 
 /** The number of workers as steps and the pause of every resize as stems, up to now. */
-function WorkersChart({ job, sizes }: { job: Job; sizes: Sizes | null }) {
+function WorkersChart({ job, sizes }: { job: JobDetails; sizes: Sizes | null }) {
   const listeners = useMemo(() => new Set<() => void>(), []);
   const end = job.ended_at;
   useEffect(() => {

@@ -1,6 +1,6 @@
 /** Groups of job states. */
 
-import type { Job, JobState } from "../api/types";
+import type { JobDetails, JobState } from "../api/types";
 
 const ENDED: readonly JobState[] = ["finished", "failed", "cancelled"];
 const ACTIVE: readonly JobState[] = ["starting", "running", "pausing", "cancelling"];
@@ -16,7 +16,7 @@ export function isActive(state: JobState): boolean {
 }
 
 /** Whether nobody scaled, pinned, paused, resumed or ended the job between these two versions. */
-export function sameIntent(shown: Job, current: Job): boolean {
+export function sameIntent(shown: JobDetails, current: JobDetails): boolean {
   return (
     shown.wish === current.wish &&
     shown.pinned === current.pinned &&

@@ -2,7 +2,7 @@
 
 import { useEffect, useRef } from "preact/hooks";
 import { api } from "../api/client";
-import type { Event, EventPage, Explanation, Job, Series, Sizes } from "../api/types";
+import type { Event, EventPage, Explanation, JobDetails, Series, Sizes } from "../api/types";
 import { type MetricPoints, MetricSeries } from "../lib/metric-series";
 import { deleting, events, jobs, onPoints, stream, streamGaps } from "./server-state";
 import { type Loaded, startRequest, useLoad, useThrottled } from "./use-load";
@@ -14,7 +14,7 @@ const REFRESH_MS = 500;
 const RETRY_MS = 3000;
 
 export interface JobData {
-  job: Loaded<Job>;
+  job: Loaded<JobDetails>;
   explanation: Loaded<Explanation>;
   sizes: Loaded<Sizes>;
   /** Oldest first. */
@@ -24,7 +24,7 @@ export interface JobData {
 export function useJob(id: string): JobData {
   const path = `/v1/jobs/${encodeURIComponent(id)}`;
   const job = useLoad(id, async (signal) => {
-    const loaded = await api.get<Job>(path, {}, signal);
+    const loaded = await api.get<JobDetails>(path, {}, signal);
     jobs.update([loaded]);
     return loaded;
   });

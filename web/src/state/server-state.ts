@@ -5,7 +5,7 @@ import { api, fetchWithToken, refusedResponse } from "../api/client";
 import { type Connection, EventStream } from "../api/event-stream";
 import type { ServerSentEvent } from "../api/sse-parser";
 import { token } from "../api/token";
-import type { Allocation, Event, JobSummary, Overview, Series, Token } from "../api/types";
+import type { ClusterAllocation, Event, JobSummary, Overview, Series, Token } from "../api/types";
 import { JobTable } from "./job-table";
 
 const MAX_JOBS = 5000;
@@ -14,7 +14,7 @@ const OVERVIEW_MS = 1000;
 
 export const connection = signal<Connection>({ state: "connecting" });
 export const overview = signal<Overview | null>(null);
-export const allocation = signal<Allocation | null>(null);
+export const allocation = signal<ClusterAllocation | null>(null);
 export const currentToken = signal<Token | null>(null);
 /** Oldest first. */
 export const events = signal<readonly Event[]>([]);
@@ -101,7 +101,7 @@ function handleEvent(message: ServerSentEvent): void {
         for (const callback of pointListeners) callback(value as JobPoints);
         break;
       case "allocation":
-        allocation.value = value as Allocation;
+        allocation.value = value as ClusterAllocation;
         refreshOverviewSoon();
         break;
       case "reset":
@@ -133,7 +133,7 @@ export async function loadOverview({ withAllocation = false } = {}): Promise<voi
   try {
     const [newOverview, newAllocation] = await Promise.all([
       api.get<Overview>("/v1/overview"),
-      withAllocation || allocation.value === null ? api.get<Allocation>("/v1/allocations") : null,
+      withAllocation || allocation.value === null ? api.get<ClusterAllocation>("/v1/allocations") : null,
     ]);
     batch(() => {
       overview.value = newOverview;

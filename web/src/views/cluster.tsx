@@ -4,7 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { errorMessage } from "../api/api-error";
 import { api } from "../api/client";
-import type { Allocation, DecisionPage, History, JobPage, Node, Nodes, Overview, PolicyDecision } from "../api/types";
+import type { ClusterAllocation, DecisionPage, History, JobPage, Node, Nodes, Overview, PolicyDecision } from "../api/types";
 import { EventList } from "../components/event-list";
 import { EmptyState, ErrorMessage, Loading } from "../components/feedback";
 import { JobDot } from "../components/job-cells";
@@ -180,7 +180,7 @@ function Legend({ history }: { history: History }) {
   );
 }
 
-function AllocationCard({ current }: { current: Allocation | null }) {
+function AllocationCard({ current }: { current: ClusterAllocation | null }) {
   return (
     <Card id="allocation" title="Allocation">
       {current === null && <Loading what="the allocation" />}

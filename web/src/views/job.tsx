@@ -2,7 +2,7 @@
 
 import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
-import type { Explanation, Job, JobSummary } from "../api/types";
+import type { Explanation, JobDetails, JobSummary } from "../api/types";
 import { EventList } from "../components/event-list";
 import { EmptyState, ErrorMessage, Loading } from "../components/feedback";
 import { JobDot, ProgressBar, progressLabel, StateBadge, WorkerCount } from "../components/job-cells";
@@ -30,7 +30,7 @@ export function JobView({ id }: { id: string }) {
   }
   if (!job.value) return <Loading what="the job" />;
   // The stream updates summaries more often than the whole job is loaded: their values are newer.
-  const current: Job = { ...job.value, ...jobs.get(id)?.value };
+  const current: JobDetails = { ...job.value, ...jobs.get(id)?.value };
   return (
     <>
       <div class="row title-row job-title">
@@ -90,7 +90,7 @@ function Fact({ name, children, title }: { name: string; children: ComponentChil
   );
 }
 
-function Facts({ job }: { job: Job }) {
+function Facts({ job }: { job: JobDetails }) {
   const { progress } = job;
   const fraction = job.state === "finished" ? 1 : progress.fraction;
   return (
@@ -129,11 +129,11 @@ function Facts({ job }: { job: Job }) {
   );
 }
 
-function elapsed(job: Job): string {
+function elapsed(job: JobDetails): string {
   return job.started_at === null ? MISSING : formatDuration((job.ended_at ?? clock.value) - job.started_at);
 }
 
-function remaining(job: Job): string {
+function remaining(job: JobDetails): string {
   if (job.eta === null || job.ended_at !== null) return MISSING;
   return `${formatDuration(job.eta - clock.value)}, ${formatTime(job.eta, clock.value)}`;
 }

@@ -4,7 +4,7 @@ import { cloneElement, type VNode } from "preact";
 import { useId, useMemo, useRef, useState } from "preact/hooks";
 import { ApiError } from "../api/api-error";
 import { api } from "../api/client";
-import type { Job, JobSpec } from "../api/types";
+import type { JobDetails, JobSpec } from "../api/types";
 import { BLANK_FORM, buildSpec, errorsAt, type SubmitForm } from "../lib/submit-form";
 import { navigate } from "../state/navigation";
 import { hasScope, jobs, overview, serverNow } from "../state/server-state";
@@ -39,7 +39,7 @@ export function SubmitView() {
     setBusy(true);
     idempotencyKey.current ||= crypto.randomUUID();
     try {
-      const job = await api.post<Job>("/v1/jobs", spec, { "Idempotency-Key": idempotencyKey.current });
+      const job = await api.post<JobDetails>("/v1/jobs", spec, { "Idempotency-Key": idempotencyKey.current });
       jobs.update([job]);
       navigate(`/jobs/${job.id}`);
     } catch (error) {

@@ -1,9 +1,9 @@
 import { expect, test } from "vitest";
-import type { Job, JobState } from "../../src/api/types";
+import type { JobDetails, JobState } from "../../src/api/types";
 import { hasEnded, isActive, sameIntent } from "../../src/lib/job-state";
 
 const STATES: JobState[] = ["queued", "starting", "running", "pausing", "paused", "cancelling", "finished", "failed", "cancelled"];
-const job = (fields: Partial<Job>) => ({ wish: null, pinned: false, state: "running", version: 1, ...fields }) as Job;
+const job = (fields: Partial<JobDetails>) => ({ wish: null, pinned: false, state: "running", version: 1, ...fields }) as JobDetails;
 
 test("three states are final, and no final state has processes", () => {
   expect(STATES.filter(hasEnded)).toEqual(["finished", "failed", "cancelled"]);
@@ -15,7 +15,7 @@ test("progress alone changes no intent", () => {
   expect(sameIntent(job({ state: "pausing" }), job({ state: "paused" }))).toBe(true);
 });
 
-test.each<[string, Partial<Job>]>([
+test.each<[string, Partial<JobDetails>]>([
   ["another size was requested", { wish: 3 }],
   ["it was pinned", { pinned: true }],
   ["it was paused", { state: "pausing" }],
