@@ -14,6 +14,7 @@ import pytest
 from launching import GUARD_S, Launched, environment, gone, script
 
 from stretto.core.audit import audit
+from stretto.core.journal import RosterLine
 
 Launch = Callable[..., Launched]
 
@@ -311,3 +312,22 @@ def test_a_dead_fork_server_fails_the_job_and_leaves_nobody(launch: Launch) -> N
     assert run.end() == 1
     assert "fork server ended with signal 9" in run.result["error"]
     assert all(gone(pid) for pid in pids)
+
+
+def test_a_first_roster_that_is_replaced_while_its_state_is_sent_costs_only_that_roster(launch: Launch, tmp_path: Path) -> None:
+    """The worker that sends the state hears of the next roster before the transfer fails. It holds a state, so it enters rescues
+    only, and nobody knew that: the job stood still for ever."""
+    pace = tmp_path / "pace"
+    pace.write_text("1")
+    run = launch(
+        script(epochs=1),
+        *("--workers", "2"),
+        env={"STRETTO_FAILPOINT": "receive:1:w1", "STRETTO_FAILPOINT_PACE": f"send:{pace}"},
+    )
+    run.until_event("died")
+    run.until_step(1)
+    pace.write_text("0")
+    assert run.end() == 0, run.output()
+    rosters = [line for line in run.records() if isinstance(line, RosterLine)]
+    assert [(line.number, line.base, line.rescue) for line in rosters[:2]] == [(1, 0, False), (2, 0, False)], rosters
+    assert audit(run.records()).holds

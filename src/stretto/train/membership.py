@@ -6,6 +6,7 @@ edges of slices and steps. One lock guards the seat, so that a tick is counted b
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 
@@ -245,17 +246,18 @@ class Membership:
                     self._enter(plan, self.seat.tick)
                     return plan
                 group = self._groups[plan.number]
-            try:
+            tick: int | None = None
+            with contextlib.suppress(Broken):
                 tick = receive(group, plan)
-            except Broken:
-                with self._changed:
-                    if self.seat.plan is plan:
-                        self._halt(plan.number)
-                continue
             with self._changed:
-                if self.seat.plan is plan and plan.number in self._groups:
+                current = self.seat.plan is plan
+                if tick is not None and current and plan.number in self._groups:
                     self._enter(plan, tick)
                     return plan
+                # A newcomer whose plan was replaced meanwhile waits for the next. The first member holds a state by now and can
+                # enter rescues only: the leader has to know that its plan fell apart.
+                if self.seat.tick is not None or (current and tick is None):
+                    self._halt(plan.number)
 
     def _agreed(self) -> Roster:
         """The roster to move to. The lock is held, so a halt has come before or comes later."""
